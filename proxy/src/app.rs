@@ -164,7 +164,7 @@ fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
     let floor = Floor::new(config.policy.clone());
     let gauges = floor.clone();
     Ok(Arc::new(Shared {
-        metrics: Metrics::new(move || gauges.gauges()),
+        metrics: Metrics::new(move || gauges.gauges()).map_err(|e| e.to_string())?,
         config: RwLock::new(Arc::new(config)),
         ready: AtomicBool::new(false),
         closing: AtomicBool::new(false),

@@ -29,11 +29,11 @@ pub async fn watch(shared: Arc<Shared>, source: Source) {
         Err(e) => return tracing::error!(error = %e, "SIGHUP cannot be received: the configuration will not be reloaded"),
     };
     let (sender, mut changes) = mpsc::channel(1);
-    let watcher = source.path().map(|path| watch_folder(path, sender.clone()));
+    let watcher = source.file.as_deref().map(|path| watch_folder(path, sender.clone()));
     if let Some(Err(e)) = &watcher {
         tracing::warn!(error = %e, "the configuration's folder cannot be watched: send SIGHUP after a change");
     }
-    let mut known = source.fingerprint();
+    let mut known = contents(&source);
     loop {
         let asked = tokio::select! {
             _ = hangup.recv() => true,
@@ -43,7 +43,7 @@ pub async fn watch(shared: Arc<Shared>, source: Source) {
             sleep(SETTLE).await;
             while changes.try_recv().is_ok() {}
         }
-        let now = source.fingerprint();
+        let now = contents(&source);
         // The folder may hold other files, and reading is an event too.
         if !asked && now == known {
             continue;
@@ -66,10 +66,15 @@ fn watch_folder(path: &Path, sender: mpsc::Sender<()>) -> notify::Result<notify:
     Ok(watcher)
 }
 
+/// What the file says now; None without a file, or if it cannot be read.
+fn contents(source: &Source) -> Option<Vec<u8>> {
+    std::fs::read(source.file.as_deref()?).ok()
+}
+
 fn reload(shared: &Shared, source: &Source) -> ReloadOutcome {
     match source.load() {
-        Err(errors) => {
-            tracing::error!("the changed configuration is not valid and was ignored:\n{errors}");
+        Err(e) => {
+            tracing::error!("the configuration could not be reloaded, the one in force stays:\n{e}");
             ReloadOutcome::Rejected
         }
         Ok(config) => {

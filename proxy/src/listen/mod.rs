@@ -36,7 +36,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum Socket {
     Tcp(net::TcpListener),
-    Unix(net::UnixListener, UnlinkOnDrop),
+    Unix(net::UnixListener, #[expect(dead_code, reason = "held for its drop")] UnlinkOnDrop),
 }
 
 /// Removes the socket's file when the listener goes.
@@ -78,14 +78,14 @@ impl Listener {
         &self.bound
     }
 
-    async fn accept(&self) -> io::Result<Client> {
+    async fn accept(&self, closing: &ShutdownWatch) -> io::Result<Client> {
         match &self.socket {
             Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
                 // Failing to switch Nagle's algorithm off costs latency, not correctness.
                 let _ = stream.set_nodelay(true);
-                Client::tcp(stream, peer)
+                Client::tcp(stream, peer, closing.clone())
             }),
-            Socket::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Client::unix(stream)),
+            Socket::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Client::unix(stream, closing.clone())),
         }
     }
 
@@ -96,8 +96,9 @@ impl Listener {
         A: ServerApp + Send + Sync + 'static,
     {
         loop {
+            let closing = shutdown.clone();
             let accepted = tokio::select! {
-                accepted = self.accept() => accepted,
+                accepted = self.accept(&closing) => accepted,
                 _ = shutdown.wait_for(|down| *down) => break,
             };
             match accepted {

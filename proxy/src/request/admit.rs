@@ -10,7 +10,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use packgate_policy::{Demand, Ended, Event, Gate, Moment, Offer, Refusal, Settings, Snapshot, Ticket};

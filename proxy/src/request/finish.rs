@@ -1,20 +1,24 @@
 //! The end of a request: its seats come back, and metrics and the access log learn how it went.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
+use packgate_classifier::Shape;
 use packgate_policy::Ended;
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
-use tokio::time::timeout;
 
 use super::{
+    respond,
     service::counted_shape,
     state::{RequestState, UploadPack},
 };
 use crate::{
     app::Shared,
     telemetry::{
-        access_log::{Entry, Outcome},
+        access_log::{AccessLog, Entry, Outcome},
         metrics::{Decision, FailureKind},
     },
 };
@@ -49,7 +53,7 @@ pub fn finish(shared: &Arc<Shared>, session: &mut Session, error: Option<&Error>
         shared.metrics.request(state.endpoint, None, Decision::Passed);
         return;
     };
-    let status = session.response_written().map(|response| response.status.as_u16());
+    let status = respond::answered(session.as_downstream());
     if status.is_some_and(|status| status >= 500) && error.is_none() && request.forwarded.is_some() {
         shared.metrics.upstream_failure(FailureKind::Status5xx);
     }
@@ -76,38 +80,65 @@ pub fn finish(shared: &Arc<Shared>, session: &mut Session, error: Option<&Error>
         metrics.first_byte(shape, first_byte);
     }
 
-    let entry = Entry {
-        repo: request.repo.clone(),
-        user: request.client.user.as_ref().map(|user| user.name.clone()),
-        ip: request.client.ip,
-        agent: request.client.agent.clone(),
-        shape: request.shape(),
-        why: request.verdict.as_ref().and_then(|verdict| verdict.why),
-        seats: request.seats,
-        decision: request.decision,
-        limit: request.limit.clone(),
-        wait: request.wait,
-        first_byte: request.first_byte,
+    let report = Report {
+        received: state.received,
         duration: state.started.elapsed(),
         status,
         request_bytes: session.body_bytes_read() as u64,
-        response_bytes: request.response_bytes,
-        cpu: None,
         outcome,
-        trace_id: None,
+        request,
     };
-    let Some(cost) = request.cost.take() else {
-        shared.access_log.write(&entry);
-        return;
-    };
-    let shared_then = shared.clone();
-    shared.reports.spawn(async move {
-        let cpu = timeout(COST_DELAY, cost).await.ok().and_then(Result::ok).map(|cost| cost.cpu);
-        if let Some(cpu) = cpu {
-            shared_then.metrics.upstream_cpu(shape, cpu);
-        }
-        shared_then.access_log.write(&Entry { cpu, ..entry });
-    });
+    report.deliver(shared, shape);
+}
+
+/// What the access log says of a request.
+struct Report {
+    received: SystemTime,
+    duration: Duration,
+    status: Option<u16>,
+    request_bytes: u64,
+    outcome: Outcome,
+    request: Box<UploadPack>,
+}
+
+impl Report {
+    /// Writes it: at once, or when the embedded backend has said what the request cost.
+    fn deliver(mut self, shared: &Arc<Shared>, shape: Shape) {
+        let Some(cost) = self.request.cost.take() else { return self.write(&shared.access_log, None) };
+        let shared_then = shared.clone();
+        shared.reports.spawn(async move {
+            let cpu = cost.wait(COST_DELAY).await.map(|cost| cost.cpu);
+            if let Some(cpu) = cpu {
+                shared_then.metrics.upstream_cpu(shape, cpu);
+            }
+            self.write(&shared_then.access_log, cpu);
+        });
+    }
+
+    fn write(&self, log: &AccessLog, cpu: Option<Duration>) {
+        let request = &self.request;
+        log.record(&Entry {
+            time: self.received,
+            repo: &request.repo,
+            user: request.client.user.as_ref().map(|user| &*user.name),
+            ip: request.client.ip,
+            agent: request.client.agent.as_deref(),
+            shape: request.shape(),
+            why: request.verdict.as_ref().and_then(|verdict| verdict.why),
+            seats: request.seats,
+            decision: request.decision,
+            limit: request.limit.as_deref(),
+            wait: request.wait,
+            first_byte: request.first_byte,
+            duration: self.duration,
+            status: self.status,
+            request_bytes: self.request_bytes,
+            response_bytes: request.response_bytes,
+            cpu,
+            outcome: self.outcome,
+            trace_id: None,
+        });
+    }
 }
 
 fn outcome_of(request: &UploadPack, status: Option<u16>, error: Option<&Error>) -> Outcome {

@@ -69,7 +69,7 @@ pub async fn peek(
     share: Share,
 ) -> Result<(Window, Verdict)> {
     let mut window = Window::new(share);
-    let mut classifier = Classifier::new(encoding, settings.window.saturating_mul(INFLATION));
+    let mut classifier = classifier(encoding, settings);
     let length = content_length(session);
     let limit = if length.is_some() { settings.window } else { settings.window.min(UNSIZED_WINDOW) };
     let deadline = Instant::now() + settings.timeout;
@@ -103,6 +103,11 @@ pub async fn peek(
             return Ok((window, classifier.give_up(Why::Memory)));
         }
     }
+}
+
+/// A classifier for a body in `encoding`, bounded as configured.
+pub fn classifier(encoding: Encoding, settings: &config::Classifier) -> Classifier {
+    Classifier::new(encoding, settings.window.saturating_mul(INFLATION))
 }
 
 fn content_length(session: &ServerSession) -> Option<u64> {

@@ -56,6 +56,11 @@ async fn linger(session: &mut ServerSession) {
     let _ = timeout(LINGER_TIME, reading).await;
 }
 
+/// The status of the final response that was sent, if any was; an interim one (100 Continue) is none.
+pub fn answered(session: &ServerSession) -> Option<u16> {
+    session.response_written().map(|r| r.status).filter(|status| !status.is_informational()).map(|s| s.as_u16())
+}
+
 /// The status that tells a client about `error`; None if there is nobody left to tell.
 pub fn status_of(error: &Error) -> Option<u16> {
     match (error.etype(), error.esource()) {
@@ -77,7 +82,7 @@ pub fn status_of(error: &Error) -> Option<u16> {
 /// # Errors
 /// The client's connection failed.
 pub async fn fail(session: &mut ServerSession, status: u16) -> Result<()> {
-    if session.response_written().is_some_and(|r| !r.status.is_informational()) {
+    if answered(session).is_some() {
         return Ok(());
     }
     let text = Bytes::from_static(match status {

@@ -2,12 +2,15 @@
 //!
 //! Every step is a function of a neighbouring module; here is the order, and what happens when somebody leaves.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Version, header};
-use packgate_classifier::{Classifier, Encoding, Endpoint, Shape, route};
+use packgate_classifier::{Encoding, Endpoint, Shape, route};
 use packgate_policy::Mode;
 use pingora_core::{
     Error, ErrorType, Result,
@@ -22,7 +25,7 @@ use super::{
     admit::{Admission, Permit, Waiter},
     decide, finish,
     identity::{self, Identified},
-    peek::peek,
+    peek::{classifier, peek},
     respond,
     state::{Body, Held, RequestState, UploadPack},
 };
@@ -31,7 +34,7 @@ use crate::{
     config::Config,
     listen::Client,
     telemetry::metrics::{Decision, WaitOutcome},
-    upstream::{cgi::REQUEST_HEADER, repeatable},
+    upstream::{cgi::REQUEST_ID_HEADER, repeatable},
 };
 
 /// The proxy: pingora's callbacks over what the process shares.
@@ -60,7 +63,7 @@ impl Service {
         match config.policy.mode {
             Mode::Off => return Ok(false),
             _ if config.policy.limits.is_empty() => {
-                request.body = Body::Watched(Box::new(Classifier::new(encoding, config.classifier.window)));
+                request.body = Body::Watched(Box::new(classifier(encoding, &config.classifier)));
                 return Ok(false);
             }
             Mode::Enforce | Mode::Shadow => {}
@@ -89,13 +92,14 @@ impl Service {
             Admission::Waiting(waiter) => {
                 let since = Instant::now();
                 let waited = wait(session, waiter).await;
-                request.wait = since.elapsed();
+                let stood = since.elapsed();
+                request.wait = Some(stood);
                 let outcome = match waited {
                     Waited::Granted(_) => WaitOutcome::Admitted,
                     Waited::Refused(_) => WaitOutcome::Refused,
                     Waited::ClientGone => WaitOutcome::Cancelled,
                 };
-                self.shared.metrics.queue_wait(outcome, request.wait);
+                self.shared.metrics.queue_wait(outcome, stood);
                 match waited {
                     Waited::Granted(permit) => request.run(permit, Decision::Queued),
                     Waited::Refused(refusal) => return self.refuse(session, request, &config, refusal).await,
@@ -120,7 +124,7 @@ impl Service {
         request.limit = refusal.limit.clone();
         // What was held is of no use to a refused request, and the client may take its time to read the answer.
         request.body = Body::Unread;
-        self.shared.metrics.refusal(refusal.limit.as_deref(), refusal.why);
+        self.shared.metrics.refusal(refusal.limit.as_ref(), refusal.why);
         respond::refuse(session, &refusal, config.refusal_status).await?;
         Ok(true)
     }
@@ -136,7 +140,7 @@ impl UploadPack {
             seats: 0,
             decision: Decision::Passed,
             limit: None,
-            wait: Duration::ZERO,
+            wait: None,
             permit: None,
             forwarded: None,
             first_byte: None,
@@ -158,6 +162,7 @@ impl ProxyHttp for Service {
     fn new_ctx(&self) -> RequestState {
         RequestState {
             started: Instant::now(),
+            received: SystemTime::now(),
             endpoint: Endpoint::Other,
             config: self.shared.config(),
             upload_pack: None,
@@ -219,13 +224,13 @@ impl ProxyHttp for Service {
         state: &mut RequestState,
     ) -> Result<()> {
         if self.shared.upstream.backend().is_some() {
-            upstream.remove_header(REQUEST_HEADER);
+            upstream.remove_header(REQUEST_ID_HEADER);
         }
         let Some(request) = &mut state.upload_pack else { return Ok(()) };
         request.forwarded = Some(Instant::now());
         if let Some(backend) = self.shared.upstream.backend() {
-            let (id, cost) = backend.costs().expect();
-            upstream.insert_header(REQUEST_HEADER, id.to_string())?;
+            let cost = backend.costs().expect();
+            upstream.insert_header(REQUEST_ID_HEADER, cost.id().to_string())?;
             request.cost = Some(cost);
         }
         if let Body::Held(held) = &mut request.body {
@@ -314,7 +319,7 @@ impl ProxyHttp for Service {
         // sent once more on a fresh one. Never for a request that may have changed something.
         let repeatable = repeatable(state.endpoint, &session.req_header().method);
         let whole = !session.as_ref().retry_buffer_truncated();
-        let unanswered = session.response_written().is_none();
+        let unanswered = respond::answered(session.as_downstream()).is_none();
         e.set_retry(reused && repeatable && whole && unanswered && *e.esource() == pingora_core::ErrorSource::Upstream);
         e
     }

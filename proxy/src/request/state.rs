@@ -1,17 +1,22 @@
 //! What is known of one request while it goes through the gate.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use packgate_classifier::{Classifier, Endpoint, Shape, Verdict};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use super::{admit::Permit, identity::Identified, peek::Window};
-use crate::{config::Config, telemetry::metrics::Decision, upstream::cgi::Cost};
+use crate::{config::Config, telemetry::metrics::Decision, upstream::cgi::Expected};
 
 /// pingora's per-request context.
 pub struct RequestState {
     /// When the request's head had arrived.
     pub started: Instant,
+    /// The same moment, on the wall clock.
+    pub received: SystemTime,
     pub endpoint: Endpoint,
     /// The configuration in force when the request came; a reload does not change a request half way.
     pub config: Arc<Config>,
@@ -29,7 +34,8 @@ pub struct UploadPack {
     pub decision: Decision,
     /// The limit that refused it.
     pub limit: Option<Arc<str>>,
-    pub wait: Duration,
+    /// How long it stood in the queue, if it did.
+    pub wait: Option<Duration>,
     /// Its seats, while it has any.
     pub permit: Option<Permit>,
     /// When it was sent to the upstream (the last attempt, if there were several).
@@ -37,7 +43,7 @@ pub struct UploadPack {
     pub first_byte: Option<Duration>,
     pub response_bytes: u64,
     /// What the embedded backend will report.
-    pub cost: Option<oneshot::Receiver<Cost>>,
+    pub cost: Option<Expected>,
 }
 
 /// How the request's body is dealt with.
