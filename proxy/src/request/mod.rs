@@ -1,1 +1,3 @@
 //! STUB
+pub mod identity;
+mod xfcc;
