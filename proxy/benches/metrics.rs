@@ -33,7 +33,11 @@ fn metrics(criterion: &mut Criterion) {
     });
     criterion.bench_function("metrics of a refusal", |bencher| {
         bencher.iter(|| {
-            metrics.request(Endpoint::UploadPack, Some(black_box(Shape::Clone)), Decision::Refused);
+            metrics.request(
+                Endpoint::UploadPack,
+                Some(black_box(Shape::Clone)),
+                Decision::Refused,
+            );
             metrics.refusal(Some(&limit), RefusalWhy::Full);
         });
     });
@@ -63,7 +67,9 @@ fn access_log(criterion: &mut Criterion) {
         outcome: Outcome::Served,
         trace_id: None,
     };
-    criterion.bench_function("an access line", |bencher| bencher.iter(|| log.record(black_box(&entry))));
+    criterion.bench_function("an access line", |bencher| {
+        bencher.iter(|| log.record(black_box(&entry)))
+    });
 }
 
 criterion_group!(benches, metrics, access_log);

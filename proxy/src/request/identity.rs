@@ -88,23 +88,32 @@ impl HashKey {
     pub fn load(file: Option<&Path>) -> io::Result<HashKey> {
         let Some(path) = file else {
             let mut key = [0; 32];
-            getrandom::fill(&mut key).map_err(|error| io::Error::other(format!("no randomness: {error}")))?;
+            getrandom::fill(&mut key)
+                .map_err(|error| io::Error::other(format!("no randomness: {error}")))?;
             return HashKey::new(&key);
         };
         let mut key = Vec::new();
         File::open(path)
             .and_then(|file| file.take(64 << 10).read_to_end(&mut key))
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            })?;
         let key = key.trim_ascii_end();
         if key.len() < SHORTEST_KEY {
-            let message = format!("{}: a key of {} bytes; {SHORTEST_KEY} are needed", path.display(), key.len());
+            let message = format!(
+                "{}: a key of {} bytes; {SHORTEST_KEY} are needed",
+                path.display(),
+                key.len()
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         HashKey::new(key)
     }
 
     fn new(key: &[u8]) -> io::Result<HashKey> {
-        Hmac::new_from_slice(key).map(HashKey).map_err(io::Error::other)
+        Hmac::new_from_slice(key)
+            .map(HashKey)
+            .map_err(io::Error::other)
     }
 
     /// `credential:` and the first 16 hex digits of HMAC-SHA256. Plain HMAC, so that an operator can find the name of a
@@ -122,7 +131,12 @@ impl HashKey {
 }
 
 /// Says who sent a request with these `headers` over a connection from `peer` (`None`: a Unix socket).
-pub fn identify(headers: &HeaderMap, peer: Option<IpAddr>, config: &Identity, key: &HashKey) -> Identified {
+pub fn identify(
+    headers: &HeaderMap,
+    peer: Option<IpAddr>,
+    config: &Identity,
+    key: &HashKey,
+) -> Identified {
     let peer = peer.map(|ip| ip.to_canonical());
     let trusted = |ip: IpAddr| config.trusted_proxies.iter().any(|net| net.contains(&ip));
     let behind_proxy = match peer {
@@ -130,8 +144,15 @@ pub fn identify(headers: &HeaderMap, peer: Option<IpAddr>, config: &Identity, ke
         None => !config.trusted_proxies.is_empty(),
     };
     Identified {
-        ip: if behind_proxy { client_address(headers, peer, trusted) } else { peer },
-        user: config.user.iter().find_map(|source| user(headers, source, behind_proxy, key)),
+        ip: if behind_proxy {
+            client_address(headers, peer, trusted)
+        } else {
+            peer
+        },
+        user: config
+            .user
+            .iter()
+            .find_map(|source| user(headers, source, behind_proxy, key)),
         agent: headers.get(USER_AGENT).map(agent),
     }
 }
@@ -139,7 +160,11 @@ pub fn identify(headers: &HeaderMap, peer: Option<IpAddr>, config: &Identity, ke
 /// Walks `X-Forwarded-For` from the right, where each proxy has written the address it was called from, to the first
 /// address that is not a trusted proxy's. Everything further left is that client's own invention. An entry that is no
 /// address ends the walk: the last good one is as far as the chain is vouched for.
-fn client_address(headers: &HeaderMap, peer: Option<IpAddr>, trusted: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+fn client_address(
+    headers: &HeaderMap,
+    peer: Option<IpAddr>,
+    trusted: impl Fn(IpAddr) -> bool,
+) -> Option<IpAddr> {
     let mut client = peer;
     let entries = headers
         .get_all(X_FORWARDED_FOR)
@@ -164,17 +189,45 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
     let entry = std::str::from_utf8(entry).ok()?;
     let bare = || entry.parse::<IpAddr>().ok();
     let with_port = || entry.parse::<SocketAddr>().ok().map(|address| address.ip());
-    let bracketed = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
-    bare().or_else(with_port).or_else(bracketed).map(|ip| ip.to_canonical())
+    let bracketed = || {
+        entry
+            .strip_prefix('[')?
+            .strip_suffix(']')?
+            .parse()
+            .ok()
+            .map(IpAddr::V6)
+    };
+    bare()
+        .or_else(with_port)
+        .or_else(bracketed)
+        .map(|ip| ip.to_canonical())
 }
 
-fn user(headers: &HeaderMap, source: &UserSource, behind_proxy: bool, key: &HashKey) -> Option<User> {
+fn user(
+    headers: &HeaderMap,
+    source: &UserSource,
+    behind_proxy: bool,
+    key: &HashKey,
+) -> Option<User> {
     let (name, trusted) = match source {
-        UserSource::Header(header) => (name(single(headers, header).filter(|_| behind_proxy)?.as_bytes()), true),
-        UserSource::Basic => (name(basic_user(single(headers, &AUTHORIZATION)?.as_bytes())?.as_slice()), false),
-        UserSource::Credential => (Some(key.name_of(single(headers, &AUTHORIZATION)?.as_bytes())), true),
+        UserSource::Header(header) => (
+            name(single(headers, header).filter(|_| behind_proxy)?.as_bytes()),
+            true,
+        ),
+        UserSource::Basic => (
+            name(basic_user(single(headers, &AUTHORIZATION)?.as_bytes())?.as_slice()),
+            false,
+        ),
+        UserSource::Credential => (
+            Some(key.name_of(single(headers, &AUTHORIZATION)?.as_bytes())),
+            true,
+        ),
         UserSource::Xfcc => {
-            let nearest = headers.get_all(X_FORWARDED_CLIENT_CERT).iter().next_back().filter(|_| behind_proxy)?;
+            let nearest = headers
+                .get_all(X_FORWARDED_CLIENT_CERT)
+                .iter()
+                .next_back()
+                .filter(|_| behind_proxy)?;
             (name(xfcc::client(nearest.to_str().ok()?)?.as_bytes()), true)
         }
     };
@@ -184,14 +237,17 @@ fn user(headers: &HeaderMap, source: &UserSource, behind_proxy: bool, key: &Hash
 /// The value of a header that stands exactly once and is not empty: of two, nobody knows which one the proxy wrote.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
-    let value = values.next().filter(|value| !value.as_bytes().trim_ascii().is_empty())?;
+    let value = values
+        .next()
+        .filter(|value| !value.as_bytes().trim_ascii().is_empty())?;
     values.next().is_none().then_some(value)
 }
 
 /// `bytes` as a user's name, if they are fit to be one.
 fn name(bytes: &[u8]) -> Option<Arc<str>> {
     let name = std::str::from_utf8(bytes).ok()?.trim();
-    let fit = !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(text::acts_on_viewer);
+    let fit =
+        !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(text::acts_on_viewer);
     fit.then(|| name.into())
 }
 
@@ -205,12 +261,16 @@ fn basic_user(authorization: &[u8]) -> Option<Vec<u8>> {
     /// Whole groups of four digits that hold the longest name and its colon.
     const ENOUGH: usize = (LONGEST_NAME + 1).div_ceil(3) * 4;
 
-    let (scheme, rest) = authorization.trim_ascii().split_at_checked(b"Basic ".len())?;
+    let (scheme, rest) = authorization
+        .trim_ascii()
+        .split_at_checked(b"Basic ".len())?;
     let credentials = rest.trim_ascii_start();
     if !scheme.eq_ignore_ascii_case(b"Basic ") {
         return None;
     }
-    let mut decoded = BASE64.decode(&credentials[..credentials.len().min(ENOUGH)]).ok()?;
+    let mut decoded = BASE64
+        .decode(&credentials[..credentials.len().min(ENOUGH)])
+        .ok()?;
     decoded.truncate(decoded.iter().position(|byte| *byte == b':')?);
     Some(decoded)
 }

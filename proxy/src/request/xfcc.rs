@@ -51,7 +51,13 @@ fn last_element(header: &str) -> Option<&str> {
 
 /// Whether an odd number of backslashes ends `before`.
 fn escaped(before: &[u8]) -> bool {
-    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+    before
+        .iter()
+        .rev()
+        .take_while(|byte| **byte == b'\\')
+        .count()
+        % 2
+        == 1
 }
 
 fn split_outside_quotes(element: &str, separator: u8) -> impl Iterator<Item = &str> {
@@ -88,7 +94,9 @@ fn common_name_of(subject: &str) -> Option<String> {
     };
     let mut names = attributes(subject, separator).filter_map(|attribute| {
         let (kind, value) = attribute.split_once('=')?;
-        kind.trim().eq_ignore_ascii_case("CN").then(|| value.trim().to_owned())
+        kind.trim()
+            .eq_ignore_ascii_case("CN")
+            .then(|| value.trim().to_owned())
     });
     let name = names.next().filter(|name| !name.is_empty())?;
     names.next().is_none().then_some(name)
@@ -120,22 +128,42 @@ mod tests {
     fn prefers_the_spiffe_id_then_a_uri_then_the_common_name_then_the_hash() {
         let all = "By=spiffe://here;Hash=468e;Subject=\"CN=ci,OU=build\";URI=https://x;URI=spiffe://td/ns/ci;DNS=a.b";
         assert_eq!(name(all).unwrap(), "spiffe://td/ns/ci");
-        assert_eq!(name("Hash=468e;Subject=\"CN=ci,OU=build\";URI=https://x").unwrap(), "https://x");
-        assert_eq!(name("Hash=468e;Subject=\"OU=build,CN=ci runner\";URI=").unwrap(), "ci runner");
-        assert_eq!(name("By=spiffe://here;Hash=468e;Subject=\"OU=build\"").unwrap(), "468e");
+        assert_eq!(
+            name("Hash=468e;Subject=\"CN=ci,OU=build\";URI=https://x").unwrap(),
+            "https://x"
+        );
+        assert_eq!(
+            name("Hash=468e;Subject=\"OU=build,CN=ci runner\";URI=").unwrap(),
+            "ci runner"
+        );
+        assert_eq!(
+            name("By=spiffe://here;Hash=468e;Subject=\"OU=build\"").unwrap(),
+            "468e"
+        );
         assert_eq!(name("By=spiffe://here;DNS=a"), None);
     }
 
     #[test]
     fn only_the_last_element_counts() {
-        assert_eq!(name("URI=spiffe://invented,Hash=1;URI=spiffe://real").unwrap(), "spiffe://real");
+        assert_eq!(
+            name("URI=spiffe://invented,Hash=1;URI=spiffe://real").unwrap(),
+            "spiffe://real"
+        );
         assert_eq!(name("URI=spiffe://invented,Hash=1").unwrap(), "1");
     }
 
     #[test]
     fn a_client_cannot_reach_into_what_the_proxy_appended() {
-        for invented in ["URI=\"spiffe://invented", "Subject=\"CN=root\\", "\"", "\";URI=spiffe://invented;X=\"\"", "\\"] {
-            let header = format!("{invented},Hash=1;Subject=\"CN=me\\,URI=x,OU=\\\"q\\\"\";URI=spiffe://real");
+        for invented in [
+            "URI=\"spiffe://invented",
+            "Subject=\"CN=root\\",
+            "\"",
+            "\";URI=spiffe://invented;X=\"\"",
+            "\\",
+        ] {
+            let header = format!(
+                "{invented},Hash=1;Subject=\"CN=me\\,URI=x,OU=\\\"q\\\"\";URI=spiffe://real"
+            );
             assert_eq!(name(&header).as_deref(), Some("spiffe://real"), "{header}");
         }
     }
@@ -152,12 +180,25 @@ mod tests {
         assert_eq!(name("Subject=\"O=x\\,CN=admin,CN=me\"").unwrap(), "me");
         assert_eq!(name("Hash=1;Subject=\"CN=admin,CN=me\"").unwrap(), "1");
         assert_eq!(name("Hash=1;Subject=\"/O=x/CN=admin/CN=me\"").unwrap(), "1");
-        assert_eq!(name("Subject=\"/C=US/L=San Francisco/CN=Test Client\"").unwrap(), "Test Client");
+        assert_eq!(
+            name("Subject=\"/C=US/L=San Francisco/CN=Test Client\"").unwrap(),
+            "Test Client"
+        );
     }
 
     #[test]
     fn malformed_is_nobody() {
-        for header in ["", ",", "URI", "URI=\"a", "URI=a\"b", "URI=spiffe://x,\"", ";", "=", "Subject=\"CN=\\"] {
+        for header in [
+            "",
+            ",",
+            "URI",
+            "URI=\"a",
+            "URI=a\"b",
+            "URI=spiffe://x,\"",
+            ";",
+            "=",
+            "Subject=\"CN=\\",
+        ] {
             assert_eq!(name(header), None, "{header}");
         }
     }

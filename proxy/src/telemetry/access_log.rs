@@ -17,7 +17,6 @@ use std::{
 };
 
 use packgate_classifier::{Shape, Why};
-use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 
 use super::{line_writer::LineWriter, metrics::Decision, text};
 use crate::config::LogFormat;
@@ -141,10 +140,14 @@ impl Entry<'_> {
     fn fields(&self) -> [(&'static str, Value<'_>); 19] {
         let name = |text| bounded(text, LONGEST_NAME);
         [
-            ("time", Value::Text(humantime::format_rfc3339_millis(self.time).to_string().into())),
+            ("time", Value::Text(text::rfc3339(self.time).into())),
             ("repo", bounded(Some(self.repo), LONGEST_REPO)),
             ("user", name(self.user)),
-            ("ip", self.ip.map_or(Value::Null, |ip| Value::Text(ip.to_string().into()))),
+            (
+                "ip",
+                self.ip
+                    .map_or(Value::Null, |ip| Value::Text(ip.to_string().into())),
+            ),
             ("agent", name(self.agent)),
             ("shape", name(self.shape.map(Shape::as_str))),
             ("why", name(self.why.map(Why::as_str))),
@@ -154,7 +157,11 @@ impl Entry<'_> {
             ("wait_s", seconds(self.wait)),
             ("first_byte_s", seconds(self.first_byte)),
             ("duration_s", seconds(Some(self.duration))),
-            ("status", self.status.map_or(Value::Null, |status| Value::Integer(status.into()))),
+            (
+                "status",
+                self.status
+                    .map_or(Value::Null, |status| Value::Integer(status.into())),
+            ),
             ("request_bytes", Value::Integer(self.request_bytes)),
             ("response_bytes", Value::Integer(self.response_bytes)),
             ("cpu_s", seconds(self.cpu)),
@@ -170,7 +177,9 @@ fn bounded(text: Option<&str>, bytes: usize) -> Value<'_> {
 
 /// Rounded to a tenth of a millisecond: finer than anything a reader can act on, and never printed with an exponent.
 fn seconds(duration: Option<Duration>) -> Value<'static> {
-    duration.map_or(Value::Null, |duration| Value::Seconds((duration.as_secs_f64() * 1e4).round() / 1e4))
+    duration.map_or(Value::Null, |duration| {
+        Value::Seconds((duration.as_secs_f64() * 1e4).round() / 1e4)
+    })
 }
 
 fn json(line: &mut Vec<u8>, fields: &[(&str, Value<'_>)]) -> io::Result<()> {
@@ -181,7 +190,7 @@ fn json(line: &mut Vec<u8>, fields: &[(&str, Value<'_>)]) -> io::Result<()> {
         write!(line, "\"{key}\":")?;
         match value {
             Value::Null => line.extend_from_slice(b"null"),
-            Value::Text(text) => quoted(line, text)?,
+            Value::Text(value) => text::write_json(&mut *line, &**value)?,
             Value::Integer(number) => write!(line, "{number}")?,
             Value::Seconds(number) => write!(line, "{number}")?,
         }
@@ -199,11 +208,11 @@ fn logfmt(line: &mut Vec<u8>, fields: &[(&str, Value<'_>)]) -> io::Result<()> {
         }
         match value {
             Value::Null => {}
-            Value::Text(text) if text.is_empty() || !text.chars().all(plain) => {
+            Value::Text(value) if value.is_empty() || !value.chars().all(plain) => {
                 write!(line, "{key}=")?;
-                quoted(line, text)?;
+                text::write_json(&mut *line, &**value)?;
             }
-            Value::Text(text) => write!(line, "{key}={text}")?,
+            Value::Text(value) => write!(line, "{key}={value}")?,
             Value::Integer(number) => write!(line, "{key}={number}")?,
             Value::Seconds(number) => write!(line, "{key}={number}")?,
         }
@@ -213,27 +222,6 @@ fn logfmt(line: &mut Vec<u8>, fields: &[(&str, Value<'_>)]) -> io::Result<()> {
 
 fn plain(c: char) -> bool {
     !c.is_whitespace() && !matches!(c, '"' | '=' | '\\') && !text::acts_on_viewer(c)
-}
-
-fn quoted(line: &mut Vec<u8>, text: &str) -> io::Result<()> {
-    use serde::Serializer as _;
-    Ok(Serializer::with_formatter(line, Visible).serialize_str(text)?)
-}
-
-/// JSON that shows what it holds: characters that would act on a viewer are escaped too.
-struct Visible;
-
-impl Formatter for Visible {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| text::acts_on_viewer(*c)) {
-            CompactFormatter.write_string_fragment(writer, &rest[..at])?;
-            // Every such character lies in the basic plane: one escape, no surrogates.
-            write!(writer, "\\u{:04x}", u32::from(c))?;
-            rest = &rest[at + c.len_utf8()..];
-        }
-        CompactFormatter.write_string_fragment(writer, rest)
-    }
 }
 
 #[cfg(test)]
@@ -296,10 +284,23 @@ mod tests {
             outcome: Outcome::ClientGone,
             ..entry()
         };
-        let value: serde_json::Value = serde_json::from_str(&text(&nobody, LogFormat::Json)).unwrap();
+        let value: serde_json::Value =
+            serde_json::from_str(&text(&nobody, LogFormat::Json)).unwrap();
         let object = value.as_object().unwrap();
         assert_eq!(object.len(), 19);
-        for key in ["user", "ip", "agent", "shape", "why", "limit", "wait_s", "first_byte_s", "status", "cpu_s", "trace_id"] {
+        for key in [
+            "user",
+            "ip",
+            "agent",
+            "shape",
+            "why",
+            "limit",
+            "wait_s",
+            "first_byte_s",
+            "status",
+            "cpu_s",
+            "trace_id",
+        ] {
             assert!(object[key].is_null(), "{key}");
         }
     }
@@ -329,32 +330,60 @@ mod tests {
     #[test]
     fn nothing_a_client_sends_acts_on_the_viewer_or_forges_a_line() {
         let nasty = "a\n{\"repo\":1}\u{1b}[2J\u{9b}1m\u{7f}\u{202e}\u{2028}\"\\\0é";
-        let entry = Entry { repo: nasty, user: Some(nasty), agent: Some(nasty), limit: Some(nasty), ..entry() };
+        let entry = Entry {
+            repo: nasty,
+            user: Some(nasty),
+            agent: Some(nasty),
+            limit: Some(nasty),
+            ..entry()
+        };
         for format in [LogFormat::Json, LogFormat::Text] {
             let line = text(&entry, format);
             let body = line.strip_suffix('\n').unwrap();
-            assert_eq!(body.chars().find(|c| text::acts_on_viewer(*c)), None, "{body:?}");
+            assert_eq!(
+                body.chars().find(|c| text::acts_on_viewer(*c)),
+                None,
+                "{body:?}"
+            );
         }
-        let value: serde_json::Value = serde_json::from_str(&text(&entry, LogFormat::Json)).unwrap();
+        let value: serde_json::Value =
+            serde_json::from_str(&text(&entry, LogFormat::Json)).unwrap();
         assert_eq!(value["agent"], nasty, "escaping loses nothing");
     }
 
     #[test]
     fn long_values_are_cut() {
         let long = "é".repeat(100_000);
-        let entry = Entry { repo: &long, user: Some(&long), agent: Some(&long), ..entry() };
+        let entry = Entry {
+            repo: &long,
+            user: Some(&long),
+            agent: Some(&long),
+            ..entry()
+        };
         let line = text(&entry, LogFormat::Json);
         assert!(line.len() < 2048, "{}", line.len());
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(value["agent"].as_str().unwrap(), format!("{}…", "é".repeat(128)));
+        assert_eq!(
+            value["agent"].as_str().unwrap(),
+            format!("{}…", "é".repeat(128))
+        );
     }
 
     #[test]
     fn numbers_have_no_exponent() {
         for nanos in [0, 1, 49_999, 50_000, 99_999, 100_000] {
-            let entry = Entry { duration: Duration::from_nanos(nanos), ..entry() };
+            let entry = Entry {
+                duration: Duration::from_nanos(nanos),
+                ..entry()
+            };
             let line = text(&entry, LogFormat::Json);
-            let number = line.split("\"duration_s\":").nth(1).unwrap().split(',').next().unwrap();
+            let number = line
+                .split("\"duration_s\":")
+                .nth(1)
+                .unwrap()
+                .split(',')
+                .next()
+                .unwrap();
             assert!(number == "0" || number == "0.0001", "{nanos} ns: {number}");
         }
     }

@@ -35,7 +35,10 @@ pub const DEFAULT_FILTER: &str = "info,pingora_core=warn,pingora_proxy=warn";
 pub fn init(format: LogFormat) {
     let wanted = std::env::var(VARIABLE).ok();
     let (filter, mistake) = filter(wanted.as_deref());
-    if subscriber(format, filter, io::stderr().is_terminal(), io::stderr).try_init().is_err() {
+    if subscriber(format, filter, io::stderr().is_terminal(), io::stderr)
+        .try_init()
+        .is_err()
+    {
         return;
     }
     if let Some(mistake) = mistake {
@@ -44,21 +47,34 @@ pub fn init(format: LogFormat) {
 }
 
 fn filter(wanted: Option<&str>) -> (EnvFilter, Option<String>) {
-    match wanted.filter(|text| !text.trim().is_empty()).map(EnvFilter::try_new) {
+    match wanted
+        .filter(|text| !text.trim().is_empty())
+        .map(EnvFilter::try_new)
+    {
         None => (EnvFilter::new(DEFAULT_FILTER), None),
         Some(Ok(filter)) => (filter, None),
         Some(Err(error)) => (EnvFilter::new(DEFAULT_FILTER), Some(error.to_string())),
     }
 }
 
-fn subscriber<W>(format: LogFormat, filter: EnvFilter, colour: bool, writer: W) -> impl Subscriber + Send + Sync
+fn subscriber<W>(
+    format: LogFormat,
+    filter: EnvFilter,
+    colour: bool,
+    writer: W,
+) -> impl Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let ceiling = filter_fn(permitted).with_max_level_hint(LevelFilter::TRACE);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let layer = match format {
-        LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
+        LogFormat::Json => layer
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            .boxed(),
         LogFormat::Text => layer.with_ansi(colour).boxed(),
     };
     Registry::default().with(layer.with_filter(filter.and(ceiling)))
@@ -67,7 +83,12 @@ where
 /// Whether an event may be written at all, whatever the operator asked for: no level of these libraries that prints headers.
 fn permitted(event: &Metadata<'_>) -> bool {
     let target = event.target();
-    let of = |library: &str| target == library || target.strip_prefix(library).is_some_and(|rest| rest.starts_with("::"));
+    let of = |library: &str| {
+        target == library
+            || target
+                .strip_prefix(library)
+                .is_some_and(|rest| rest.starts_with("::"))
+    };
     if of("pingora_core::apps::http_app") {
         return false;
     }
@@ -107,7 +128,11 @@ mod tests {
 
     #[test]
     fn no_setting_makes_a_library_print_headers() {
-        for wanted in ["trace", "pingora_proxy=trace", "pingora_core::apps=trace,h2=debug"] {
+        for wanted in [
+            "trace",
+            "pingora_proxy=trace",
+            "pingora_core::apps=trace,h2=debug",
+        ] {
             let said = said(LogFormat::Text, Some(wanted), || {
                 tracing::debug!(target: "pingora_proxy::proxy_h1", "Sending header: authorization secret");
                 tracing::trace!(target: "pingora_core::apps", "secret");
@@ -127,16 +152,29 @@ mod tests {
             tracing::warn!(target: "pingora_proxy", "retrying");
         };
         let default = said(LogFormat::Text, None, events);
-        assert!(default.contains("normal") && default.contains("retrying"), "{default}");
-        assert!(!default.contains("quiet") && !default.contains("starting threads"), "{default}");
+        assert!(
+            default.contains("normal") && default.contains("retrying"),
+            "{default}"
+        );
+        assert!(
+            !default.contains("quiet") && !default.contains("starting threads"),
+            "{default}"
+        );
         assert!(said(LogFormat::Text, Some("packgate=debug"), events).contains("quiet"));
     }
 
     #[test]
     fn json_is_one_flat_object_a_line() {
-        let said = said(LogFormat::Json, None, || tracing::info!(target: "packgate", seats = 3, "a\nb"));
+        let said = said(
+            LogFormat::Json,
+            None,
+            || tracing::info!(target: "packgate", seats = 3, "a\nb"),
+        );
         let value: serde_json::Value = serde_json::from_str(said.trim_end()).unwrap();
-        assert_eq!((&value["level"], &value["message"], &value["seats"]), (&"INFO".into(), &"a\nb".into(), &3.into()));
+        assert_eq!(
+            (&value["level"], &value["message"], &value["seats"]),
+            (&"INFO".into(), &"a\nb".into(), &3.into())
+        );
         assert_eq!(said.lines().count(), 1);
     }
 

@@ -54,7 +54,9 @@ struct State {
 
 impl fmt::Debug for LineWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LineWriter").field("name", &self.shared.name).finish_non_exhaustive()
+        f.debug_struct("LineWriter")
+            .field("name", &self.shared.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -78,7 +80,9 @@ impl LineWriter {
             ended: Condvar::new(),
         });
         let worker = Arc::clone(&shared);
-        thread::Builder::new().name(name.into()).spawn(move || worker.run(out))?;
+        thread::Builder::new()
+            .name(name.into())
+            .spawn(move || worker.run(out))?;
         let lines = LineWriter { shared };
         Ok((lines.clone(), Flusher { lines }))
     }
@@ -113,7 +117,9 @@ impl Shared {
         loop {
             let mut state = self
                 .wake
-                .wait_while(self.lock(), |state| state.pending.is_empty() && !state.closing)
+                .wait_while(self.lock(), |state| {
+                    state.pending.is_empty() && !state.closing
+                })
                 .unwrap_or_else(PoisonError::into_inner);
             if state.pending.is_empty() {
                 state.ended = true;
@@ -129,7 +135,11 @@ impl Shared {
                 Ok(()) => {
                     broken = false;
                     if dropped > 0 {
-                        tracing::warn!(dropped, "{}: nobody read the stream; lines were dropped", self.name);
+                        tracing::warn!(
+                            dropped,
+                            "{}: nobody read the stream; lines were dropped",
+                            self.name
+                        );
                     }
                 }
                 Err(error) => {
@@ -188,7 +198,14 @@ mod tests {
     fn pipe() -> (Pipe, mpsc::Receiver<Vec<u8>>, mpsc::Sender<io::Result<()>>) {
         let (entered, written) = mpsc::channel();
         let (go_on, answers) = mpsc::channel();
-        (Pipe { entered, go_on: answers }, written, go_on)
+        (
+            Pipe {
+                entered,
+                go_on: answers,
+            },
+            written,
+            go_on,
+        )
     }
 
     #[test]
@@ -204,11 +221,18 @@ mod tests {
         assert_eq!(lines.shared.lock().dropped, 990);
 
         go_on.send(Ok(())).unwrap();
-        assert_eq!(written.recv().unwrap().len(), 100, "what was kept is written whole");
+        assert_eq!(
+            written.recv().unwrap().len(),
+            100,
+            "what was kept is written whole"
+        );
         assert!(lines.write(b"there is room again\n"));
         drop(go_on);
         drop(flusher);
-        assert_eq!(written.iter().collect::<Vec<_>>(), [b"there is room again\n"]);
+        assert_eq!(
+            written.iter().collect::<Vec<_>>(),
+            [b"there is room again\n"]
+        );
     }
 
     #[test]
@@ -242,7 +266,15 @@ mod tests {
         let (entered, written) = mpsc::channel();
         let (go_on, answers) = mpsc::channel();
         drop(go_on);
-        let (lines, flusher) = LineWriter::spawn("test", Pipe { entered, go_on: answers }, 1 << 20).unwrap();
+        let (lines, flusher) = LineWriter::spawn(
+            "test",
+            Pipe {
+                entered,
+                go_on: answers,
+            },
+            1 << 20,
+        )
+        .unwrap();
         thread::scope(|scope| {
             for thread in 0..8u8 {
                 let lines = lines.clone();
@@ -254,8 +286,15 @@ mod tests {
         });
         drop(flusher);
         let all = written.iter().flatten().collect::<Vec<u8>>();
-        let all = all.strip_suffix(b"\n").unwrap().split(|byte| *byte == b'\n').collect::<Vec<_>>();
+        let all = all
+            .strip_suffix(b"\n")
+            .unwrap()
+            .split(|byte| *byte == b'\n')
+            .collect::<Vec<_>>();
         assert_eq!(all.len(), 4000);
-        assert!(all.iter().all(|line| line.len() == 60 && line.iter().all(|byte| byte == &line[0])));
+        assert!(
+            all.iter()
+                .all(|line| line.len() == 60 && line.iter().all(|byte| byte == &line[0]))
+        );
     }
 }

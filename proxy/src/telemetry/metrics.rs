@@ -40,12 +40,15 @@ pub const CONTENT_TYPE: &str = TEXT_FORMAT;
 const NO_LIMIT: &str = "none";
 
 /// A queue's wait, in seconds: from a blink to half an hour, dense where `queue.timeout` usually lies.
-const WAIT_BUCKETS: [f64; 15] =
-    [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
+const WAIT_BUCKETS: [f64; 15] = [
+    0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
+];
 
 /// Upstream times, in seconds: from a ref listing to a clone that streams for two hours.
-const DURATION_BUCKETS: [f64; 17] =
-    [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0];
+const DURATION_BUCKETS: [f64; 17] = [
+    0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
+    3600.0, 7200.0,
+];
 
 /// Response sizes: powers of four from 1 KiB to 1 TiB.
 fn size_buckets() -> Vec<f64> {
@@ -186,17 +189,39 @@ impl Metrics {
         let provider = SdkMeterProvider::builder().with_reader(exporter).build();
         let meter = provider.meter("packgate");
 
-        let counter =
-            |name, description| meter.u64_counter(name).with_description(description).build();
+        let counter = |name, description| {
+            meter
+                .u64_counter(name)
+                .with_description(description)
+                .build()
+        };
         let seconds = |name, description, buckets: &[f64]| {
-            meter.f64_histogram(name).with_unit("s").with_description(description).with_boundaries(buckets.to_vec()).build()
+            meter
+                .f64_histogram(name)
+                .with_unit("s")
+                .with_description(description)
+                .with_boundaries(buckets.to_vec())
+                .build()
         };
         let reading = Arc::new(Mutex::new(GaugeReading::default()));
         let metrics = Metrics {
-            requests: counter("packgate.requests", "Requests by endpoint, shape (upload-pack only) and decision"),
-            unclassified: counter("packgate.unclassified", "upload-pack bodies that passed unclassified, by reason"),
-            refusals: counter("packgate.refusals", "Requests refused, by the limit that had no room and why"),
-            queue_wait: seconds("packgate.queue.wait", "Time spent waiting for seats, by how the wait ended", &WAIT_BUCKETS),
+            requests: counter(
+                "packgate.requests",
+                "Requests by endpoint, shape (upload-pack only) and decision",
+            ),
+            unclassified: counter(
+                "packgate.unclassified",
+                "upload-pack bodies that passed unclassified, by reason",
+            ),
+            refusals: counter(
+                "packgate.refusals",
+                "Requests refused, by the limit that had no room and why",
+            ),
+            queue_wait: seconds(
+                "packgate.queue.wait",
+                "Time spent waiting for seats, by how the wait ended",
+                &WAIT_BUCKETS,
+            ),
             first_byte: seconds(
                 "packgate.upstream.first_byte",
                 "Time from sending a request upstream to the first byte of its response",
@@ -207,7 +232,10 @@ impl Metrics {
                 "Time from sending a request upstream to the end of its response",
                 &DURATION_BUCKETS,
             ),
-            failures: counter("packgate.upstream.failures", "Requests that the upstream failed, by kind"),
+            failures: counter(
+                "packgate.upstream.failures",
+                "Requests that the upstream failed, by kind",
+            ),
             response_size: meter
                 .u64_histogram("packgate.response.size")
                 .with_unit("By")
@@ -236,14 +264,18 @@ impl Metrics {
         let endpoint = KeyValue::new("endpoint", endpoint.as_str());
         let decision = KeyValue::new("decision", decision.as_str());
         match shape {
-            Some(shape) => self.requests.add(1, &[decision, endpoint, KeyValue::new("shape", shape.as_str())]),
+            Some(shape) => self.requests.add(
+                1,
+                &[decision, endpoint, KeyValue::new("shape", shape.as_str())],
+            ),
             None => self.requests.add(1, &[decision, endpoint]),
         }
     }
 
     /// A body that passed because it could not be classified.
     pub fn unclassified(&self, why: Why) {
-        self.unclassified.add(1, &[KeyValue::new("why", why.as_str())]);
+        self.unclassified
+            .add(1, &[KeyValue::new("why", why.as_str())]);
     }
 
     /// A request that got no permit. `limit` is a configured name, `None` while draining.
@@ -256,42 +288,56 @@ impl Metrics {
             Some(name) => KeyValue::new("limit", Arc::clone(name)),
             None => KeyValue::new("limit", NO_LIMIT),
         };
-        self.refusals.add(count, &[limit, KeyValue::new("why", why.as_str())]);
+        self.refusals
+            .add(count, &[limit, KeyValue::new("why", why.as_str())]);
     }
 
     /// A wait in the queue that ended. Demands that did not wait are not recorded.
     pub fn queue_wait(&self, outcome: WaitOutcome, wait: Duration) {
-        self.queue_wait.record(wait.as_secs_f64(), &[KeyValue::new("outcome", outcome.as_str())]);
+        self.queue_wait.record(
+            wait.as_secs_f64(),
+            &[KeyValue::new("outcome", outcome.as_str())],
+        );
     }
 
     /// The first byte of an upstream response, `after` the request was sent.
     pub fn first_byte(&self, shape: Shape, after: Duration) {
-        self.first_byte.record(after.as_secs_f64(), &[KeyValue::new("shape", shape.as_str())]);
+        self.first_byte.record(
+            after.as_secs_f64(),
+            &[KeyValue::new("shape", shape.as_str())],
+        );
     }
 
     /// The end of an upstream response, `after` the request was sent.
     pub fn upstream_duration(&self, shape: Shape, after: Duration) {
-        self.duration.record(after.as_secs_f64(), &[KeyValue::new("shape", shape.as_str())]);
+        self.duration.record(
+            after.as_secs_f64(),
+            &[KeyValue::new("shape", shape.as_str())],
+        );
     }
 
     /// A request that the upstream failed.
     pub fn upstream_failure(&self, kind: FailureKind) {
-        self.failures.add(1, &[KeyValue::new("kind", kind.as_str())]);
+        self.failures
+            .add(1, &[KeyValue::new("kind", kind.as_str())]);
     }
 
     /// Body bytes that one response sent to its client.
     pub fn response_size(&self, shape: Shape, bytes: u64) {
-        self.response_size.record(bytes, &[KeyValue::new("shape", shape.as_str())]);
+        self.response_size
+            .record(bytes, &[KeyValue::new("shape", shape.as_str())]);
     }
 
     /// CPU time that the backend's process tree used for one request.
     pub fn upstream_cpu(&self, shape: Shape, cpu: Duration) {
-        self.cpu.add(cpu.as_secs_f64(), &[KeyValue::new("shape", shape.as_str())]);
+        self.cpu
+            .add(cpu.as_secs_f64(), &[KeyValue::new("shape", shape.as_str())]);
     }
 
     /// A reload of the configuration.
     pub fn reload(&self, outcome: ReloadOutcome) {
-        self.reloads.add(1, &[KeyValue::new("outcome", outcome.as_str())]);
+        self.reloads
+            .add(1, &[KeyValue::new("outcome", outcome.as_str())]);
     }
 
     /// All series as Prometheus text ([`CONTENT_TYPE`]).
@@ -313,14 +359,25 @@ impl Metrics {
     }
 
     fn begin_at_zero(&self) {
-        for why in [Why::Malformed, Why::Encoding, Why::Empty, Why::Truncated, Why::Window, Why::Memory, Why::Timeout] {
-            self.unclassified.add(0, &[KeyValue::new("why", why.as_str())]);
+        for why in [
+            Why::Malformed,
+            Why::Encoding,
+            Why::Empty,
+            Why::Truncated,
+            Why::Window,
+            Why::Memory,
+            Why::Timeout,
+        ] {
+            self.unclassified
+                .add(0, &[KeyValue::new("why", why.as_str())]);
         }
         for kind in FailureKind::ALL {
-            self.failures.add(0, &[KeyValue::new("kind", kind.as_str())]);
+            self.failures
+                .add(0, &[KeyValue::new("kind", kind.as_str())]);
         }
         for outcome in ReloadOutcome::ALL {
-            self.reloads.add(0, &[KeyValue::new("outcome", outcome.as_str())]);
+            self.reloads
+                .add(0, &[KeyValue::new("outcome", outcome.as_str())]);
         }
         self.refusals_add(0, None, RefusalWhy::Draining);
     }
@@ -333,24 +390,52 @@ fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGa
             .u64_observable_gauge(name)
             .with_description(description)
             .with_callback(move |gauge| {
-                for limit in &reading.lock().unwrap_or_else(PoisonError::into_inner).limits {
-                    gauge.observe(value(limit), &[KeyValue::new("limit", Arc::clone(&limit.name))]);
+                for limit in &reading
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .limits
+                {
+                    gauge.observe(
+                        value(limit),
+                        &[KeyValue::new("limit", Arc::clone(&limit.name))],
+                    );
                 }
             })
             .build()
     };
     let waiting = Arc::clone(reading);
     [
-        of_limits("packgate.seats.in_use", "Seats taken now, summed over the limit's keys", |limit| limit.in_use),
-        of_limits("packgate.seats.busiest", "Seats taken now by the limit's largest key", |limit| {
-            limit.busiest.as_ref().map_or(0, |(_, seats)| u64::from(*seats))
-        }),
-        of_limits("packgate.seats.limit", "Seats each key of the limit has", |limit| limit.seats.into()),
+        of_limits(
+            "packgate.seats.in_use",
+            "Seats taken now, summed over the limit's keys",
+            |limit| limit.in_use,
+        ),
+        of_limits(
+            "packgate.seats.busiest",
+            "Seats taken now by the limit's largest key",
+            |limit| {
+                limit
+                    .busiest
+                    .as_ref()
+                    .map_or(0, |(_, seats)| u64::from(*seats))
+            },
+        ),
+        of_limits(
+            "packgate.seats.limit",
+            "Seats each key of the limit has",
+            |limit| limit.seats.into(),
+        ),
         meter
             .u64_observable_gauge("packgate.queue.waiting")
             .with_description("Requests waiting for seats now")
             .with_callback(move |gauge| {
-                gauge.observe(waiting.lock().unwrap_or_else(PoisonError::into_inner).waiting, &[]);
+                gauge.observe(
+                    waiting
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .waiting,
+                    &[],
+                );
             })
             .build(),
     ]

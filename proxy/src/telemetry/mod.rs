@@ -55,5 +55,8 @@ impl Guard {
 pub fn init(format: LogFormat) -> io::Result<Guard> {
     diagnostics::init(format);
     let (lines, flusher) = LineWriter::spawn("access-log", io::stdout(), ACCESS_LOG_BUFFER)?;
-    Ok(Guard { access_log: AccessLog::new(lines, format), _flusher: flusher })
+    Ok(Guard {
+        access_log: AccessLog::new(lines, format),
+        _flusher: flusher,
+    })
 }

@@ -1,4 +1,6 @@
-use std::{collections::BTreeSet, sync::atomic::AtomicUsize, sync::atomic::Ordering::SeqCst, thread};
+use std::{
+    collections::BTreeSet, sync::atomic::AtomicUsize, sync::atomic::Ordering::SeqCst, thread,
+};
 
 use packgate_policy::Per;
 
@@ -6,11 +8,20 @@ use super::*;
 
 fn limit(name: &str, seats: u32, in_use: u64, busiest: Option<u32>) -> LimitView {
     let busiest = busiest.map(|seats| ("secret/repository".to_owned(), seats));
-    LimitView { name: name.into(), per: Per::Repo, seats, in_use, busiest }
+    LimitView {
+        name: name.into(),
+        per: Per::Repo,
+        seats,
+        in_use,
+        busiest,
+    }
 }
 
 fn two_limits() -> GaugeReading {
-    GaugeReading { limits: vec![limit("all", 8, 3, Some(3)), limit("each", 2, 0, None)], waiting: 5 }
+    GaugeReading {
+        limits: vec![limit("all", 8, 3, Some(3)), limit("each", 2, 0, None)],
+        waiting: 5,
+    }
 }
 
 fn rendered(metrics: &Metrics) -> String {
@@ -19,7 +30,11 @@ fn rendered(metrics: &Metrics) -> String {
 
 /// Samples without comments and histogram buckets.
 fn samples(metrics: &Metrics) -> Vec<String> {
-    rendered(metrics).lines().filter(|line| !line.starts_with('#') && !line.contains("_bucket{")).map(str::to_owned).collect()
+    rendered(metrics)
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.contains("_bucket{"))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn begun() -> Vec<String> {
@@ -112,7 +127,10 @@ fn every_series_of_a_scripted_run() {
         expected.into_iter().collect::<BTreeSet<_>>()
     );
     let text = rendered(&metrics);
-    assert!(!text.contains("otel_scope") && !text.contains("target_info") && !text.contains("secret"), "{text}");
+    assert!(
+        !text.contains("otel_scope") && !text.contains("target_info") && !text.contains("secret"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -126,7 +144,10 @@ fn prometheus_types_are_what_the_names_promise() {
         ("packgate_queue_waiting", "gauge"),
         ("packgate_queue_wait_seconds", "histogram"),
     ] {
-        assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is a {kind} in\n{text}");
+        assert!(
+            text.contains(&format!("# TYPE {name} {kind}\n")),
+            "{name} is a {kind} in\n{text}"
+        );
         assert_eq!(text.matches(&format!("# TYPE {name} ")).count(), 1);
     }
 }
@@ -136,11 +157,19 @@ fn a_limit_that_vanished_vanishes_from_the_gauges() {
     let scrapes = AtomicUsize::new(0);
     let metrics = Metrics::new(move || match scrapes.fetch_add(1, SeqCst) {
         0 => two_limits(),
-        1 => GaugeReading { limits: vec![limit("new", 1, 1, Some(1))], waiting: 0 },
+        1 => GaugeReading {
+            limits: vec![limit("new", 1, 1, Some(1))],
+            waiting: 0,
+        },
         _ => GaugeReading::default(),
     })
     .unwrap();
-    let gauges = || samples(&metrics).into_iter().filter(|line| line.starts_with("packgate_seats")).collect::<Vec<_>>();
+    let gauges = || {
+        samples(&metrics)
+            .into_iter()
+            .filter(|line| line.starts_with("packgate_seats"))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(gauges().len(), 6);
     assert_eq!(
         gauges(),
@@ -190,7 +219,10 @@ fn buckets_cover_their_range() {
         r#"packgate_response_size_bytes_bucket{shape="clone",le="1024"} 1"#,
         r#"packgate_response_size_bytes_bucket{shape="clone",le="1099511627776"} 2"#,
     ] {
-        assert!(text.lines().any(|line| line == sample), "{sample} in\n{text}");
+        assert!(
+            text.lines().any(|line| line == sample),
+            "{sample} in\n{text}"
+        );
     }
 }
 
@@ -209,7 +241,11 @@ fn nothing_is_lost_between_threads_and_scrapes() {
             });
         }
         for _ in 0..2 {
-            scope.spawn(|| (0..20).for_each(|_| assert!(rendered(&metrics).contains("packgate_seats_limit{limit=\"all\"} 8\n"))));
+            scope.spawn(|| {
+                (0..20).for_each(|_| {
+                    assert!(rendered(&metrics).contains("packgate_seats_limit{limit=\"all\"} 8\n"))
+                })
+            });
         }
     });
     let text = rendered(&metrics);
@@ -218,7 +254,10 @@ fn nothing_is_lost_between_threads_and_scrapes() {
         r#"packgate_refusals_total{limit="all",why="full"} 40000"#,
         r#"packgate_response_size_bytes_count{shape="clone"} 40000"#,
     ] {
-        assert!(text.lines().any(|line| line == sample), "{sample} in\n{text}");
+        assert!(
+            text.lines().any(|line| line == sample),
+            "{sample} in\n{text}"
+        );
     }
 }
 
