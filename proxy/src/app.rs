@@ -7,12 +7,13 @@ use std::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use pingora_core::{
     apps::{HttpServerApp, HttpServerOptions},
     server::configuration::ServerConf,
+    services::Service as _,
 };
 use pingora_proxy::HttpProxy;
 use tokio::{
@@ -22,17 +23,24 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    admin,
+    admin::{self, AdminState, StatusReport},
+    cli::exit,
     config::{Address, Config, Source},
     lifecycle::{drain, reload},
     listen::Listener,
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
-    telemetry::{access_log::AccessLog, metrics::Metrics},
+    telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
 };
 
 /// Attempts at the upstream for one request: a stale pooled connection, and the addresses of a name.
 const ATTEMPTS: usize = 4;
+
+/// Permissions of a Unix socket that is as open as a TCP port: whoever reaches its folder may connect.
+const PUBLIC: u32 = 0o666;
+
+/// And of one that tells who clones what: for its owner and group.
+const PRIVATE: u32 = 0o660;
 
 /// What is left running at the end is cut off after this long.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -40,6 +48,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// What all requests share.
 pub struct Shared {
     config: RwLock<Arc<Config>>,
+    started: AtomicBool,
     ready: AtomicBool,
     closing: AtomicBool,
     /// The gate.
@@ -86,22 +95,36 @@ impl Shared {
     pub fn closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
+}
 
-    /// Whether new work is welcome.
-    pub fn ready(&self) -> bool {
-        self.ready.load(Ordering::Relaxed)
+impl AdminState for Shared {
+    fn ready(&self) -> Result<(), &'static str> {
+        match (self.ready.load(Ordering::Relaxed), self.started.load(Ordering::Relaxed)) {
+            (true, _) => Ok(()),
+            (false, true) => Err("draining"),
+            (false, false) => Err("starting"),
+        }
+    }
+
+    fn metrics(&self) -> Vec<u8> {
+        self.metrics.render()
+    }
+
+    fn status(&self) -> StatusReport {
+        let (snapshot, now, response_bytes) = self.floor.snapshot();
+        StatusReport { snapshot, response_bytes, at: (now, SystemTime::now()) }
     }
 }
 
 /// Serves with `config` until the process is told to stop. `source` is where the configuration is read again from.
 /// Failures to start go to the log, with what to do about them.
-pub fn run(config: Config, source: Source, access_log: AccessLog) -> ExitCode {
+pub fn run(config: Config, source: Source, telemetry: &telemetry::Guard) -> ExitCode {
     raise_file_limit();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
     };
-    let code = match runtime.block_on(serve(config, source, access_log)) {
+    let code = match runtime.block_on(serve(config, source, telemetry.access_log())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => not_started(&message),
     };
@@ -111,7 +134,7 @@ pub fn run(config: Config, source: Source, access_log: AccessLog) -> ExitCode {
 
 fn not_started(message: &str) -> ExitCode {
     tracing::error!("{message}");
-    ExitCode::from(69) // EX_UNAVAILABLE of sysexits(3)
+    ExitCode::from(exit::UNAVAILABLE)
 }
 
 fn take_down(runtime: Runtime) {
@@ -125,13 +148,13 @@ async fn serve(config: Config, source: Source, access_log: AccessLog) -> Result<
     let (shutdown, closed) = watch::channel(false);
     let (alive, all_ended) = mpsc::channel(1);
 
+    // The admin side and the embedded backend stay up until the very end, whatever the gate does.
+    let (stay, open) = watch::channel(false);
     if let Some(backend) = shared.upstream.backend() {
-        tokio::spawn(backend.serve());
+        let (mut service, open) = (backend.service(), open.clone());
+        tokio::spawn(async move { service.start_service(None, open, 1).await });
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
-
-    // The admin side stays up until the very end, whatever the gate does.
-    let (stay, open) = watch::channel(false);
     let (admin_alive, _never_awaited) = mpsc::channel(1);
     let admin = Arc::new(admin::admin_app(shared.clone()));
     let health = Arc::new(admin::health_app(shared.clone()));
@@ -146,6 +169,7 @@ async fn serve(config: Config, source: Source, access_log: AccessLog) -> Result<
     }
     drop(alive);
     tokio::spawn(reload::watch(shared.clone(), source));
+    shared.started.store(true, Ordering::Relaxed);
     shared.ready.store(true, Ordering::Relaxed);
 
     drain::run(&shared, stop, shutdown, all_ended, async || proxy.http_cleanup().await).await;
@@ -166,6 +190,7 @@ fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
     Ok(Arc::new(Shared {
         metrics: Metrics::new(move || gauges.gauges()).map_err(|e| e.to_string())?,
         config: RwLock::new(Arc::new(config)),
+        started: AtomicBool::new(false),
         ready: AtomicBool::new(false),
         closing: AtomicBool::new(false),
         floor,
@@ -185,15 +210,15 @@ struct Listeners {
 
 /// Binds everything before anything is served, so that a port in use is an error and not half a gate.
 fn bind_all(config: &Config) -> io::Result<Listeners> {
-    let bind = |address: &Address, purpose: &str| {
-        let listener = Listener::bind(address)?;
+    let bind = |address: &Address, purpose: &str, mode: u32| {
+        let listener = Listener::bind(address, mode)?;
         tracing::info!(r#for = purpose, addr = %listener.address(), "listening");
         Ok::<_, io::Error>(listener)
     };
     Ok(Listeners {
-        proxy: config.listen.iter().map(|address| bind(address, "proxy")).collect::<Result<_, _>>()?,
-        admin: bind(&config.admin, "admin")?,
-        health: config.health.as_ref().map(|address| bind(address, "health")).transpose()?,
+        proxy: config.listen.iter().map(|address| bind(address, "proxy", PUBLIC)).collect::<Result<_, _>>()?,
+        admin: bind(&config.admin, "admin", PRIVATE)?,
+        health: config.health.as_ref().map(|address| bind(address, "health", PUBLIC)).transpose()?,
     })
 }
 

@@ -51,11 +51,12 @@ impl Drop for UnlinkOnDrop {
 }
 
 impl Listener {
-    /// Binds `address`; port 0 takes a free one. Must be called within a tokio runtime.
+    /// Binds `address`; port 0 takes a free one. A Unix socket gets the permissions `mode`. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// What the system says, with the address in front.
-    pub fn bind(address: &Address) -> io::Result<Listener> {
+    pub fn bind(address: &Address, mode: u32) -> io::Result<Listener> {
         let named = |e: io::Error| {
             io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"))
         };
@@ -66,7 +67,7 @@ impl Listener {
                 Ok(Listener { socket: Socket::Tcp(listener), bound })
             }
             Address::Unix(path) => {
-                let listener = listen_unix(path).map_err(named)?;
+                let listener = listen_unix(path, mode).map_err(named)?;
                 let socket = Socket::Unix(listener, UnlinkOnDrop(path.clone()));
                 Ok(Listener { socket, bound: address.clone() })
             }
@@ -143,13 +144,12 @@ fn listen_tcp(address: SocketAddr) -> io::Result<net::TcpListener> {
 }
 
 /// A socket file that an earlier process left behind is replaced; one that somebody still listens on is not.
-fn listen_unix(path: &Path) -> io::Result<net::UnixListener> {
+fn listen_unix(path: &Path, mode: u32) -> io::Result<net::UnixListener> {
     let left_over = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
     if left_over && std::os::unix::net::UnixStream::connect(path).is_err() {
         std::fs::remove_file(path)?;
     }
     let listener = net::UnixListener::bind(path)?;
-    // As a TCP port would be: whoever reaches the directory may connect.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     Ok(listener)
 }

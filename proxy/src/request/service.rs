@@ -3,6 +3,7 @@
 //! Every step is a function of a neighbouring module; here is the order, and what happens when somebody leaves.
 
 use std::{
+    net::IpAddr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -34,7 +35,10 @@ use crate::{
     config::Config,
     listen::Client,
     telemetry::metrics::{Decision, WaitOutcome},
-    upstream::{cgi::REQUEST_ID_HEADER, repeatable},
+    upstream::{
+        cgi::{CLIENT_ADDRESS_HEADER, REQUEST_ID_HEADER},
+        repeatable,
+    },
 };
 
 /// The proxy: pingora's callbacks over what the process shares.
@@ -165,6 +169,7 @@ impl ProxyHttp for Service {
             received: SystemTime::now(),
             endpoint: Endpoint::Other,
             config: self.shared.config(),
+            client: None,
             upload_pack: None,
         }
     }
@@ -177,22 +182,15 @@ impl ProxyHttp for Service {
         let request = session.req_header();
         let route = route(request.method.as_str(), request.raw_path());
         state.endpoint = route.endpoint;
-        if let (Endpoint::UploadPack, Some(path)) = (route.endpoint, &route.repo) {
-            let peer = client_of(&session.downstream_session).and_then(Client::peer).or_else(|| {
-                // HTTP/2 hides the connection, but carries its addresses.
-                session.client_addr().and_then(|address| address.as_inet()).copied()
+        let gated = route.repo.filter(|_| route.endpoint == Endpoint::UploadPack);
+        if gated.is_some() || self.shared.upstream.backend().is_some() {
+            let peer = peer_of(session);
+            let client = identity::identify(&request.headers, peer, &state.config.identity, &self.shared.hash_key);
+            state.client = client.ip;
+            state.upload_pack = gated.map(|path| {
+                let repo = decide::repo_key(&path, host_of(request), state.config.repo_key);
+                Box::new(UploadPack::new(repo, client))
             });
-            let client = identity::identify(
-                &request.headers,
-                peer.map(|peer| peer.ip()),
-                &state.config.identity,
-                &self.shared.hash_key,
-            );
-            let host = request.uri.authority().map(|a| a.as_str()).or_else(|| {
-                request.headers.get(header::HOST).and_then(|host| host.to_str().ok())
-            });
-            let repo = decide::repo_key(path, host, state.config.repo_key);
-            state.upload_pack = Some(Box::new(UploadPack::new(repo, client)));
         }
 
         if !keeps_upgrade(session.req_header(), state.endpoint) {
@@ -224,7 +222,12 @@ impl ProxyHttp for Service {
         state: &mut RequestState,
     ) -> Result<()> {
         if self.shared.upstream.backend().is_some() {
+            // Between the proxy and its own backend these two are ours, whatever a client sends under their names.
             upstream.remove_header(REQUEST_ID_HEADER);
+            upstream.remove_header(CLIENT_ADDRESS_HEADER);
+            if let Some(ip) = state.client {
+                upstream.insert_header(CLIENT_ADDRESS_HEADER, ip.to_string())?;
+            }
         }
         let Some(request) = &mut state.upload_pack else { return Ok(()) };
         request.forwarded = Some(Instant::now());
@@ -417,6 +420,19 @@ async fn gone(session: &mut ServerSession) {
             None => std::future::pending().await,
         }
     }
+}
+
+/// The address at the other end of the connection; none on a Unix socket.
+fn peer_of(session: &Session) -> Option<IpAddr> {
+    let accepted = client_of(session.as_downstream()).and_then(Client::peer);
+    // HTTP/2 hides the connection, but carries its addresses.
+    let carried = || session.client_addr().and_then(|address| address.as_inet()).copied();
+    accepted.or_else(carried).map(|address| address.ip())
+}
+
+fn host_of(request: &RequestHeader) -> Option<&str> {
+    let authority = request.uri.authority().map(|authority| authority.as_str());
+    authority.or_else(|| request.headers.get(header::HOST)?.to_str().ok())
 }
 
 fn client_of(session: &ServerSession) -> Option<&Client> {

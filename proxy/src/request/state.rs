@@ -1,6 +1,7 @@
 //! What is known of one request while it goes through the gate.
 
 use std::{
+    net::IpAddr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -20,6 +21,8 @@ pub struct RequestState {
     pub endpoint: Endpoint,
     /// The configuration in force when the request came; a reload does not change a request half way.
     pub config: Arc<Config>,
+    /// The client's address, where somebody wants to know it.
+    pub client: Option<IpAddr>,
     /// Present for `POST …/git-upload-pack` only.
     pub upload_pack: Option<Box<UploadPack>>,
 }
