@@ -16,18 +16,12 @@ use crate::config::{self, Config, LoadError, Upstream, Warning};
 
 /// `packgate check`.
 #[derive(Args, Debug)]
-#[command(
-    long_about = "Validate a configuration and print what it means.\n\n\
-                  A valid file is explained on stdout, with warnings for what is legal but hardly meant; the last line is \
-                  `ok`. Of any other file every mistake is printed on stderr, and the exit code is 64. Flags of `serve` may \
-                  be given too, to see what both come to together.",
-    after_help = "\
+#[command(after_help = "\
 Examples:
   packgate check packgate.yaml
   packgate check limits.yaml --repos /srv/git
   helm template . | yq '.data.\"packgate.yaml\"' | packgate check -
-  packgate check --schema > packgate.schema.json"
-)]
+  packgate check --schema > packgate.schema.json")]
 pub struct CheckArgs {
     /// The configuration, a YAML file; `-` is standard input
     #[arg(value_name = "FILE", required_unless_present = "schema")]

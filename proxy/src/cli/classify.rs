@@ -18,15 +18,10 @@ use super::{complain, exit, print};
 
 /// `packgate classify`.
 #[derive(Args, Debug)]
-#[command(
-    long_about = "Say what a git-upload-pack request body asks for.\n\n\
-                  Reads the body of one `POST .../git-upload-pack` as it was on the wire and prints its shape and what was \
-                  seen up to the decision. The exit code is 0 whatever the shape is.",
-    after_help = "\
+#[command(after_help = "\
 Examples:
   packgate classify body.bin
-  packgate classify --content-encoding gzip --format json < body.gz"
-)]
+  packgate classify --content-encoding gzip --format json < body.gz")]
 pub struct ClassifyArgs {
     /// The body; `-` is standard input
     #[arg(value_name = "FILE", default_value = "-")]

@@ -113,7 +113,7 @@ fn limits(page: &mut Page, config: &Config) {
         page.row("exempt", whom(rule));
     }
     let key = [
-        Some("path"),
+        Some("named by its path"),
         config
             .repo_key
             .fold_case

@@ -69,26 +69,43 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  packgate demo                                           see it work, with a sample repository
-  packgate serve --repos /srv/git --clones 4              serve a directory of repositories, 4 clones at a time
-  packgate serve --upstream http://127.0.0.1:8081 --clones 8 --clones-per-repo 2
-                                                          stand before a git server that runs already
-  packgate serve --config packgate.yaml                   everything from a file
-  packgate check packgate.yaml                            what the file means, or every mistake in it
+  See it work, with a sample repository:
+      packgate demo
 
-Exit codes: 0 success, 64 wrong usage or configuration, 66 a file cannot be read,
-69 something needed is not available, 70 a mistake in packgate, 74 reading or writing failed.";
+  Serve a directory of repositories, 4 clones at a time:
+      packgate serve --repos /srv/git --clones 4
+
+  Stand before a git server that runs already:
+      packgate serve --upstream http://127.0.0.1:8081 --clones 8 --clones-per-repo 2
+
+  Everything from a file, and what the file means or every mistake in it:
+      packgate serve --config packgate.yaml
+      packgate check packgate.yaml
+
+Exit codes:
+  0 success, 64 wrong usage or configuration, 66 a file cannot be read, 69 something needed is
+  not available, 70 a mistake in packgate itself, 74 reading or writing failed";
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the gate
+    ///
+    /// Flags win over the file; without a file the flags and the defaults are all there is. Without any limit nothing is
+    /// gated. SIGHUP, or a change of the file, applies it anew to the running gate; SIGTERM lets running streams finish.
     Serve(ServeArgs),
     /// See it work: a sample repository, served and gated, with the commands to try
     Demo(DemoArgs),
     /// Validate a configuration and print what it means, or every mistake in it
+    ///
+    /// A valid file is explained on stdout, with warnings for what is legal but hardly meant; the last line is `ok`. Of any
+    /// other file every mistake is printed on stderr, and the exit code is 64. Flags of `serve` may be given too, to see
+    /// what both come to together.
     Check(check::CheckArgs),
     /// Say what a git-upload-pack request body asks for
+    ///
+    /// Reads the body of one `POST .../git-upload-pack` as it was on the wire and prints its shape and what was seen up to
+    /// the decision. The exit code is 0 whatever the shape is.
     Classify(classify::ClassifyArgs),
     /// Print a completion script for your shell
     Completions(completions::CompletionsArgs),
@@ -96,17 +113,11 @@ pub enum Command {
 
 /// `packgate serve`.
 #[derive(Args, Debug)]
-#[command(
-    long_about = "Run the gate until it is told to stop.\n\n\
-                  Flags win over the file; without a file the flags and the defaults are all there is. Without any limit \
-                  nothing is gated. SIGHUP, or a change of the file, applies it anew to the running gate; SIGTERM lets \
-                  running streams finish.",
-    after_help = "\
+#[command(after_help = "\
 Examples:
   packgate serve --repos /srv/git --clones 4
   packgate serve --upstream http://127.0.0.1:8081 --clones 8 --clones-per-repo 2
-  packgate serve --config packgate.yaml --listen 0.0.0.0:8080"
-)]
+  packgate serve --config packgate.yaml --listen 0.0.0.0:8080")]
 pub struct ServeArgs {
     /// The configuration, a YAML file [default: none]
     #[arg(long, value_name = "FILE")]
