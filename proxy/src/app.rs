@@ -70,7 +70,10 @@ pub struct Shared {
 impl Shared {
     /// The configuration in force.
     pub fn config(&self) -> Arc<Config> {
-        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.config
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Puts another configuration in force.
@@ -99,7 +102,10 @@ impl Shared {
 
 impl AdminState for Shared {
     fn ready(&self) -> Result<(), &'static str> {
-        match (self.ready.load(Ordering::Relaxed), self.started.load(Ordering::Relaxed)) {
+        match (
+            self.ready.load(Ordering::Relaxed),
+            self.started.load(Ordering::Relaxed),
+        ) {
             (true, _) => Ok(()),
             (false, true) => Err("draining"),
             (false, false) => Err("starting"),
@@ -112,7 +118,11 @@ impl AdminState for Shared {
 
     fn status(&self) -> StatusReport {
         let (snapshot, now, response_bytes) = self.floor.snapshot();
-        StatusReport { snapshot, response_bytes, at: (now, SystemTime::now()) }
+        StatusReport {
+            snapshot,
+            response_bytes,
+            at: (now, SystemTime::now()),
+        }
     }
 }
 
@@ -120,7 +130,10 @@ impl AdminState for Shared {
 /// Failures to start go to the log, with what to do about them.
 pub fn run(config: Config, source: Source, telemetry: &telemetry::Guard) -> ExitCode {
     raise_file_limit();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
     };
@@ -158,7 +171,11 @@ async fn serve(config: Config, source: Source, access_log: AccessLog) -> Result<
     let (admin_alive, _never_awaited) = mpsc::channel(1);
     let admin = Arc::new(admin::admin_app(shared.clone()));
     let health = Arc::new(admin::health_app(shared.clone()));
-    tokio::spawn(listeners.admin.serve(admin, open.clone(), admin_alive.clone()));
+    tokio::spawn(
+        listeners
+            .admin
+            .serve(admin, open.clone(), admin_alive.clone()),
+    );
     if let Some(listener) = listeners.health {
         tokio::spawn(listener.serve(health, open, admin_alive));
     }
@@ -172,14 +189,18 @@ async fn serve(config: Config, source: Source, access_log: AccessLog) -> Result<
     shared.started.store(true, Ordering::Relaxed);
     shared.ready.store(true, Ordering::Relaxed);
 
-    drain::run(&shared, stop, shutdown, all_ended, async || proxy.http_cleanup().await).await;
+    drain::run(&shared, stop, shutdown, all_ended, async || {
+        proxy.http_cleanup().await
+    })
+    .await;
     drop(stay);
     Ok(())
 }
 
 fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
     let upstream = Upstream::new(&config.upstream)?;
-    let hash_key = HashKey::load(config.identity.hash_key_file.as_deref()).map_err(|e| e.to_string())?;
+    let hash_key =
+        HashKey::load(config.identity.hash_key_file.as_deref()).map_err(|e| e.to_string())?;
     if config.policy.limits.is_empty() {
         tracing::warn!(
             "no limits are configured: nothing is gated; try --clones 8 --clones-per-repo 2, or `limits` in the configuration"
@@ -216,14 +237,25 @@ fn bind_all(config: &Config) -> io::Result<Listeners> {
         Ok::<_, io::Error>(listener)
     };
     Ok(Listeners {
-        proxy: config.listen.iter().map(|address| bind(address, "proxy", PUBLIC)).collect::<Result<_, _>>()?,
+        proxy: config
+            .listen
+            .iter()
+            .map(|address| bind(address, "proxy", PUBLIC))
+            .collect::<Result<_, _>>()?,
         admin: bind(&config.admin, "admin", PRIVATE)?,
-        health: config.health.as_ref().map(|address| bind(address, "health", PUBLIC)).transpose()?,
+        health: config
+            .health
+            .as_ref()
+            .map(|address| bind(address, "health", PUBLIC))
+            .transpose()?,
     })
 }
 
 fn proxy(service: Service) -> HttpProxy<Service> {
-    let conf = ServerConf { max_retries: ATTEMPTS, ..ServerConf::default() };
+    let conf = ServerConf {
+        max_retries: ATTEMPTS,
+        ..ServerConf::default()
+    };
     let mut proxy = HttpProxy::new(service, Arc::new(conf));
     let mut options = HttpServerOptions::default();
     options.h2c = true;

@@ -27,7 +27,10 @@ impl StopSignals {
     /// # Errors
     /// The system refuses.
     pub fn new() -> io::Result<StopSignals> {
-        Ok(StopSignals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(StopSignals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
 
     /// Resolves with the next one; true: at once, please.
@@ -54,7 +57,7 @@ pub async fn run(
         tracing::info!("interrupted: stopping at once");
         return;
     }
-    let drain = shared.config().drain.clone();
+    let drain = shared.config().drain;
     shared.unready();
     tracing::info!(delay = ?drain.delay, timeout = ?drain.timeout, "draining: readiness fails from now on");
     let leave = async {
@@ -66,7 +69,10 @@ pub async fn run(
         wake_idle().await;
         if timeout(drain.timeout, alive.recv()).await.is_err() {
             let (running, _) = shared.floor.occupancy();
-            tracing::warn!(running, "drain.timeout is over: the remaining streams are cut off");
+            tracing::warn!(
+                running,
+                "drain.timeout is over: the remaining streams are cut off"
+            );
         }
         shared.reports.close();
         shared.reports.wait().await;

@@ -26,10 +26,15 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub async fn watch(shared: Arc<Shared>, source: Source) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(hangup) => hangup,
-        Err(e) => return tracing::error!(error = %e, "SIGHUP cannot be received: the configuration will not be reloaded"),
+        Err(e) => {
+            return tracing::error!(error = %e, "SIGHUP cannot be received: the configuration will not be reloaded");
+        }
     };
     let (sender, mut changes) = mpsc::channel(1);
-    let watcher = source.file.as_deref().map(|path| watch_folder(path, sender.clone()));
+    let watcher = source
+        .file
+        .as_deref()
+        .map(|path| watch_folder(path, sender.clone()));
     if let Some(Err(e)) = &watcher {
         tracing::warn!(error = %e, "the configuration's folder cannot be watched: send SIGHUP after a change");
     }
@@ -54,14 +59,20 @@ pub async fn watch(shared: Arc<Shared>, source: Source) {
     }
 }
 
-fn watch_folder(path: &Path, sender: mpsc::Sender<()>) -> notify::Result<notify::RecommendedWatcher> {
+fn watch_folder(
+    path: &Path,
+    sender: mpsc::Sender<()>,
+) -> notify::Result<notify::RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
             // A full channel holds a sign of change already.
             let _ = sender.try_send(());
         }
     })?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     watcher.watch(folder, RecursiveMode::NonRecursive)?;
     Ok(watcher)
 }
@@ -74,13 +85,18 @@ fn contents(source: &Source) -> Option<Vec<u8>> {
 fn reload(shared: &Shared, source: &Source) -> ReloadOutcome {
     match source.load() {
         Err(e) => {
-            tracing::error!("the configuration could not be reloaded, the one in force stays:\n{e}");
+            tracing::error!(
+                "the configuration could not be reloaded, the one in force stays:\n{e}"
+            );
             ReloadOutcome::Rejected
         }
         Ok(config) => {
             let frozen = config.needs_restart(&shared.config());
             if !frozen.is_empty() {
-                tracing::warn!(keys = frozen.join(", "), "these changes take effect only after a restart");
+                tracing::warn!(
+                    keys = frozen.join(", "),
+                    "these changes take effect only after a restart"
+                );
             }
             shared.apply(config);
             tracing::info!("configuration reloaded");
@@ -97,10 +113,23 @@ impl Config {
             ("upstream", self.upstream != in_force.upstream),
             ("admin", self.admin != in_force.admin),
             ("health", self.health != in_force.health),
-            ("identity.hash_key_file", self.identity.hash_key_file != in_force.identity.hash_key_file),
-            ("telemetry.log", self.telemetry.log != in_force.telemetry.log),
-            ("telemetry.otlp", self.telemetry.otlp != in_force.telemetry.otlp),
+            (
+                "identity.hash_key_file",
+                self.identity.hash_key_file != in_force.identity.hash_key_file,
+            ),
+            (
+                "telemetry.log",
+                self.telemetry.log != in_force.telemetry.log,
+            ),
+            (
+                "telemetry.otlp",
+                self.telemetry.otlp != in_force.telemetry.otlp,
+            ),
         ];
-        changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
+        changed
+            .into_iter()
+            .filter(|(_, changed)| *changed)
+            .map(|(key, _)| key)
+            .collect()
     }
 }

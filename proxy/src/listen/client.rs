@@ -19,8 +19,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::BytesMut;
 use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
-    UniqueIDType, raw_connect::ProxyDigest,
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest,
 };
 use pingora_core::server::ShutdownWatch;
 use tokio::{
@@ -96,7 +96,11 @@ impl Client {
     pub async fn gone(&self) {
         loop {
             // Behind a full buffer only a reset can be seen.
-            let interest = if self.ahead_full() { Interest::ERROR } else { Interest::READABLE };
+            let interest = if self.ahead_full() {
+                Interest::ERROR
+            } else {
+                Interest::READABLE
+            };
             let ready = on_socket!(&self.socket, s => s.ready(interest).await);
             if ready.is_err() || interest == Interest::ERROR || self.read_ahead() {
                 return;
@@ -133,13 +137,21 @@ impl Client {
         self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn poll_socket(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_socket(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         on_socket!(&mut self.socket, s => Pin::new(s).poll_read(cx, buf))
     }
 }
 
 impl AsyncRead for Client {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let ahead = this.ahead_mut();
         if !ahead.bytes.is_empty() {
@@ -159,7 +171,11 @@ impl AsyncRead for Client {
 }
 
 impl AsyncWrite for Client {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         on_socket!(&mut self.get_mut().socket, s => Pin::new(s).poll_write(cx, buf))
     }
 
@@ -236,7 +252,9 @@ impl GetSocketDigest for Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
     }
 }
 

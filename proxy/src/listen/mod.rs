@@ -36,7 +36,10 @@ pub struct Listener {
 #[derive(Debug)]
 enum Socket {
     Tcp(net::TcpListener),
-    Unix(net::UnixListener, #[expect(dead_code, reason = "held for its drop")] UnlinkOnDrop),
+    Unix(
+        net::UnixListener,
+        #[expect(dead_code, reason = "held for its drop")] UnlinkOnDrop,
+    ),
 }
 
 /// Removes the socket's file when the listener goes.
@@ -57,19 +60,24 @@ impl Listener {
     /// # Errors
     /// What the system says, with the address in front.
     pub fn bind(address: &Address, mode: u32) -> io::Result<Listener> {
-        let named = |e: io::Error| {
-            io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"))
-        };
+        let named =
+            |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"));
         match address {
             Address::Tcp(address) => {
                 let listener = listen_tcp(*address).map_err(named)?;
                 let bound = Address::Tcp(listener.local_addr()?);
-                Ok(Listener { socket: Socket::Tcp(listener), bound })
+                Ok(Listener {
+                    socket: Socket::Tcp(listener),
+                    bound,
+                })
             }
             Address::Unix(path) => {
                 let listener = listen_unix(path, mode).map_err(named)?;
                 let socket = Socket::Unix(listener, UnlinkOnDrop(path.clone()));
-                Ok(Listener { socket, bound: address.clone() })
+                Ok(Listener {
+                    socket,
+                    bound: address.clone(),
+                })
             }
         }
     }
@@ -86,7 +94,10 @@ impl Listener {
                 let _ = stream.set_nodelay(true);
                 Client::tcp(stream, peer, closing.clone())
             }),
-            Socket::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Client::unix(stream, closing.clone())),
+            Socket::Unix(listener, _) => listener
+                .accept()
+                .await
+                .map(|(stream, _)| Client::unix(stream, closing.clone())),
         }
     }
 
@@ -106,7 +117,8 @@ impl Listener {
                 Ok(client) => {
                     let (app, shutdown, alive) = (app.clone(), shutdown.clone(), alive.clone());
                     tokio::spawn(async move {
-                        let mut stream: Option<pingora_core::protocols::Stream> = Some(Box::new(client));
+                        let mut stream: Option<pingora_core::protocols::Stream> =
+                            Some(Box::new(client));
                         while let Some(open) = stream.take() {
                             stream = app.process_new(open, &shutdown).await;
                         }
@@ -129,7 +141,9 @@ impl Listener {
 fn is_per_connection(e: &io::Error) -> bool {
     matches!(
         e.kind(),
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
     )
 }
 

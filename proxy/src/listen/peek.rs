@@ -35,7 +35,9 @@ pub(super) async fn preface(client: &mut Client, out: &mut [u8]) -> io::Result<(
             ahead.bytes.extend_from_slice(piece.filled());
         }
     };
-    tokio::time::timeout(SILENCE, looking).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    tokio::time::timeout(SILENCE, looking)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,9 @@ use std::{
     },
 };
 
-use packgate_policy::{Demand, Ended, Event, Gate, Moment, Offer, Refusal, Settings, Snapshot, Ticket};
+use packgate_policy::{
+    Demand, Ended, Event, Gate, Moment, Offer, Refusal, Settings, Snapshot, Ticket,
+};
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -41,8 +43,11 @@ struct State {
 pub enum Admission {
     /// It needs no seat.
     Exempt,
+    /// It may run now.
     Running(Permit),
+    /// It waits its turn.
     Waiting(Waiter),
+    /// It gets no seat.
     Refused(Refusal),
     /// It runs, because the mode is `shadow`; `enforce` would have refused it, or let it wait.
     Shadowed(Permit, Option<Refusal>),
@@ -68,7 +73,11 @@ impl Floor {
     /// A gate with `settings`, nobody inside. Must be called within a tokio runtime, whose clock it uses.
     pub fn new(settings: Settings) -> Arc<Floor> {
         Arc::new(Floor {
-            state: Mutex::new(State { gate: Gate::new(settings), waiters: HashMap::new(), sent: HashMap::new() }),
+            state: Mutex::new(State {
+                gate: Gate::new(settings),
+                waiters: HashMap::new(),
+                sent: HashMap::new(),
+            }),
             epoch: Instant::now(),
             deadlines: Notify::new(),
         })
@@ -83,7 +92,9 @@ impl Floor {
         match offer {
             Offer::Exempt => Admission::Exempt,
             Offer::Running(ticket) => Admission::Running(self.permit(&mut state, ticket)),
-            Offer::ShadowQueued(ticket) => Admission::Shadowed(self.permit(&mut state, ticket), None),
+            Offer::ShadowQueued(ticket) => {
+                Admission::Shadowed(self.permit(&mut state, ticket), None)
+            }
             Offer::ShadowRefused(ticket, refusal) => {
                 Admission::Shadowed(self.permit(&mut state, ticket), Some(refusal))
             }
@@ -93,7 +104,11 @@ impl Floor {
                 state.waiters.insert(ticket, sender);
                 drop(state);
                 self.deadlines.notify_one();
-                Admission::Waiting(Waiter { floor: self.clone(), ticket: Some(ticket), decision })
+                Admission::Waiting(Waiter {
+                    floor: self.clone(),
+                    ticket: Some(ticket),
+                    decision,
+                })
             }
         }
     }
@@ -107,7 +122,10 @@ impl Floor {
                 None => ring.await,
                 Some(Moment(since)) => {
                     // A ring means that there may be an earlier deadline now.
-                    if tokio::time::timeout_at(self.epoch + since, ring).await.is_err() {
+                    if tokio::time::timeout_at(self.epoch + since, ring)
+                        .await
+                        .is_err()
+                    {
                         self.change(|gate, now| gate.advance(now));
                     }
                 }
@@ -129,7 +147,10 @@ impl Floor {
     /// What the gauges show.
     pub fn gauges(&self) -> GaugeReading {
         let state = self.lock();
-        GaugeReading { limits: state.gate.limits(), waiting: state.gate.waiting() as u64 }
+        GaugeReading {
+            limits: state.gate.limits(),
+            waiting: state.gate.waiting() as u64,
+        }
     }
 
     /// How many run and how many wait.
@@ -142,7 +163,11 @@ impl Floor {
     pub fn snapshot(&self) -> (Snapshot, Moment, HashMap<Ticket, u64>) {
         let now = self.now();
         let state = self.lock();
-        let sent = state.sent.iter().map(|(ticket, n)| (*ticket, n.load(Ordering::Relaxed))).collect();
+        let sent = state
+            .sent
+            .iter()
+            .map(|(ticket, n)| (*ticket, n.load(Ordering::Relaxed)))
+            .collect();
         (state.gate.snapshot(now), now, sent)
     }
 
@@ -157,7 +182,12 @@ impl Floor {
         let sent = Arc::new(AtomicU64::new(0));
         state.sent.insert(ticket, sent.clone());
         // Until somebody says that it was served well it teaches the gate nothing.
-        Permit { floor: self.clone(), ticket, sent, ended: Ended::Failed }
+        Permit {
+            floor: self.clone(),
+            ticket,
+            sent,
+            ended: Ended::Failed,
+        }
     }
 
     fn release(&self, ticket: Ticket, ended: Ended) {
@@ -222,7 +252,9 @@ impl Waiter {
             Ok(decision) => decision,
             Err(_) => std::future::pending().await,
         };
-        let Some(ticket) = self.ticket.take() else { return std::future::pending().await };
+        let Some(ticket) = self.ticket.take() else {
+            return std::future::pending().await;
+        };
         decision.map(|()| self.floor.permit(&mut self.floor.lock(), ticket))
     }
 }
@@ -234,4 +266,3 @@ impl Drop for Waiter {
         }
     }
 }
-

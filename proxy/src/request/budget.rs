@@ -21,7 +21,10 @@ pub struct Share {
 impl Budget {
     /// An empty share of this budget.
     pub fn share(self: &Arc<Budget>) -> Share {
-        Share { budget: self.clone(), bytes: 0 }
+        Share {
+            budget: self.clone(),
+            bytes: 0,
+        }
     }
 
     /// Bytes in use.
@@ -36,7 +39,11 @@ impl Share {
     #[must_use]
     pub fn grow(&mut self, bytes: u64, limit: u64) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
-        self.budget.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= limit
+        self.budget
+            .used
+            .fetch_add(bytes, Ordering::Relaxed)
+            .saturating_add(bytes)
+            <= limit
     }
 }
 

@@ -42,7 +42,11 @@ pub fn seats_of(shape: Shape, seats: &Seats) -> u32 {
 ///
 /// `host` is the request's Host or `:authority`; its port does not count, and case never does (RFC 3986, section 3.2.2).
 pub fn repo_key(path: &str, host: Option<&str>, wanted: RepoKey) -> Arc<str> {
-    let path = if wanted.fold_case { path.to_lowercase() } else { path.to_owned() };
+    let path = if wanted.fold_case {
+        path.to_lowercase()
+    } else {
+        path.to_owned()
+    };
     match host.filter(|_| wanted.host) {
         None => path.into(),
         Some(host) => format!("{}/{path}", without_port(host).to_lowercase()).into(),
@@ -51,7 +55,9 @@ pub fn repo_key(path: &str, host: Option<&str>, wanted: RepoKey) -> Arc<str> {
 
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => name,
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => {
+            name
+        }
         _ => host,
     }
 }
@@ -62,10 +68,22 @@ mod tests {
 
     #[test]
     fn the_host_is_part_of_the_key_when_wanted() {
-        let plain = RepoKey { fold_case: false, host: false };
-        let hosted = RepoKey { fold_case: true, host: true };
-        assert_eq!(&*repo_key("Squareup/Java", Some("Git.Example:8080"), plain), "Squareup/Java");
-        assert_eq!(&*repo_key("Squareup/Java", Some("Git.Example:8080"), hosted), "git.example/squareup/java");
+        let plain = RepoKey {
+            fold_case: false,
+            host: false,
+        };
+        let hosted = RepoKey {
+            fold_case: true,
+            host: true,
+        };
+        assert_eq!(
+            &*repo_key("Squareup/Java", Some("Git.Example:8080"), plain),
+            "Squareup/Java"
+        );
+        assert_eq!(
+            &*repo_key("Squareup/Java", Some("Git.Example:8080"), hosted),
+            "git.example/squareup/java"
+        );
         assert_eq!(&*repo_key("r", Some("[::1]:80"), hosted), "[::1]/r");
         assert_eq!(&*repo_key("r", Some("[::1]"), hosted), "[::1]/r");
         assert_eq!(&*repo_key("r", None, hosted), "r");
@@ -73,11 +91,26 @@ mod tests {
 
     #[test]
     fn shapes_without_a_pack_never_take_a_seat() {
-        let greedy = Seats { clone: 9, shallow: 9, filtered: 9, deepening: 9, incremental: 9 };
-        let seated: Vec<_> = Shape::ALL.into_iter().filter(|s| seats_of(*s, &greedy) > 0).collect();
+        let greedy = Seats {
+            clone: 9,
+            shallow: 9,
+            filtered: 9,
+            deepening: 9,
+            incremental: 9,
+        };
+        let seated: Vec<_> = Shape::ALL
+            .into_iter()
+            .filter(|s| seats_of(*s, &greedy) > 0)
+            .collect();
         assert_eq!(
             seated,
-            [Shape::Deepening, Shape::Incremental, Shape::Filtered, Shape::Clone, Shape::Shallow]
+            [
+                Shape::Deepening,
+                Shape::Incremental,
+                Shape::Filtered,
+                Shape::Clone,
+                Shape::Shallow
+            ]
         );
     }
 }

@@ -35,26 +35,42 @@ pub fn record_failure(shared: &Shared, error: &Error, state: &RequestState) {
 }
 
 fn kind_of(error: &Error, state: &RequestState) -> FailureKind {
-    let answered = state.upload_pack.as_ref().is_some_and(|request| request.first_byte.is_some());
+    let answered = state
+        .upload_pack
+        .as_ref()
+        .is_some_and(|request| request.first_byte.is_some());
     match error.etype() {
-        ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout => FailureKind::Timeout,
-        ErrorType::ConnectRefused | ErrorType::ConnectError | ErrorType::ConnectNoRoute | ErrorType::SocketError => {
-            FailureKind::Connect
+        ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout => {
+            FailureKind::Timeout
         }
+        ErrorType::ConnectRefused
+        | ErrorType::ConnectError
+        | ErrorType::ConnectNoRoute
+        | ErrorType::SocketError => FailureKind::Connect,
         _ if answered => FailureKind::Truncated,
-        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError => FailureKind::Reset,
+        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError => {
+            FailureKind::Reset
+        }
         _ => FailureKind::Other,
     }
 }
 
 /// Releases the seats and reports.
-pub fn finish(shared: &Arc<Shared>, session: &mut Session, error: Option<&Error>, state: &mut RequestState) {
+pub fn finish(
+    shared: &Arc<Shared>,
+    session: &mut Session,
+    error: Option<&Error>,
+    state: &mut RequestState,
+) {
     let Some(mut request) = state.upload_pack.take() else {
-        shared.metrics.request(state.endpoint, None, Decision::Passed);
+        shared
+            .metrics
+            .request(state.endpoint, None, Decision::Passed);
         return;
     };
     let status = respond::answered(session.as_downstream());
-    if status.is_some_and(|status| status >= 500) && error.is_none() && request.forwarded.is_some() {
+    if status.is_some_and(|status| status >= 500) && error.is_none() && request.forwarded.is_some()
+    {
         shared.metrics.upstream_failure(FailureKind::Status5xx);
     }
     let outcome = outcome_of(&request, status, error);
@@ -104,7 +120,9 @@ struct Report {
 impl Report {
     /// Writes it: at once, or when the embedded backend has said what the request cost.
     fn deliver(mut self, shared: &Arc<Shared>, shape: Shape) {
-        let Some(cost) = self.request.cost.take() else { return self.write(&shared.access_log, None) };
+        let Some(cost) = self.request.cost.take() else {
+            return self.write(&shared.access_log, None);
+        };
         let shared_then = shared.clone();
         shared.reports.spawn(async move {
             let cpu = cost.wait(COST_DELAY).await.map(|cost| cost.cpu);
@@ -149,7 +167,9 @@ fn outcome_of(request: &UploadPack, status: Option<u16>, error: Option<&Error>) 
         None if status.is_some_and(|status| status >= 500) => Outcome::UpstreamFailed,
         None => Outcome::Served,
         Some(error) => match error.esource() {
-            ErrorSource::Downstream if *error.etype() == ErrorType::WriteTimedout => Outcome::Stalled,
+            ErrorSource::Downstream if *error.etype() == ErrorType::WriteTimedout => {
+                Outcome::Stalled
+            }
             ErrorSource::Downstream => Outcome::ClientGone,
             _ => Outcome::UpstreamFailed,
         },

@@ -35,13 +35,22 @@ pub struct Window {
 
 impl Window {
     fn new(share: Share) -> Window {
-        Window { pieces: Vec::new(), len: 0, replayed_from: None, share: share }
+        Window {
+            pieces: Vec::new(),
+            len: 0,
+            replayed_from: None,
+            share,
+        }
     }
 
     /// What has to go in front of the first piece that pingora hands to the body filter. `replays`: pingora's buffer is
     /// part of that piece.
     pub fn prefix(&self, replays: bool) -> Bytes {
-        let end = if replays { self.replayed_from.unwrap_or(self.len) } else { self.len };
+        let end = if replays {
+            self.replayed_from.unwrap_or(self.len)
+        } else {
+            self.len
+        };
         let mut left = usize::try_from(end).unwrap_or(usize::MAX);
         let mut prefix = match (self.pieces.as_slice(), left) {
             (_, 0) => return Bytes::new(),
@@ -71,7 +80,11 @@ pub async fn peek(
     let mut window = Window::new(share);
     let mut classifier = classifier(encoding, settings);
     let length = content_length(session);
-    let limit = if length.is_some() { settings.window } else { settings.window.min(UNSIZED_WINDOW) };
+    let limit = if length.is_some() {
+        settings.window
+    } else {
+        settings.window.min(UNSIZED_WINDOW)
+    };
     let deadline = Instant::now() + settings.timeout;
 
     loop {

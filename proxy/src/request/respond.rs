@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use packgate_policy::Refusal;
-use pingora_core::{
-    Error, ErrorSource, ErrorType, Result,
-    protocols::http::ServerSession,
-};
+use pingora_core::{Error, ErrorSource, ErrorType, Result, protocols::http::ServerSession};
 use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
@@ -29,7 +26,10 @@ const LINGER_TIME: Duration = Duration::from_secs(5);
 pub async fn refuse(session: &mut ServerSession, refusal: &Refusal, status: u16) -> Result<()> {
     let text = Bytes::from(format!("{refusal}\n"));
     let mut header = plain_text(status, text.len())?;
-    header.insert_header(http::header::RETRY_AFTER, refusal.retry_after.as_secs().to_string())?;
+    header.insert_header(
+        http::header::RETRY_AFTER,
+        refusal.retry_after.as_secs().to_string(),
+    )?;
     let uploading = !session.is_body_done();
     if uploading {
         session.set_keepalive(None);
@@ -58,7 +58,11 @@ async fn linger(session: &mut ServerSession) {
 
 /// The status of the final response that was sent, if any was; an interim one (100 Continue) is none.
 pub fn answered(session: &ServerSession) -> Option<u16> {
-    session.response_written().map(|r| r.status).filter(|status| !status.is_informational()).map(|s| s.as_u16())
+    session
+        .response_written()
+        .map(|r| r.status)
+        .filter(|status| !status.is_informational())
+        .map(|s| s.as_u16())
 }
 
 /// The status that tells a client about `error`; None if there is nobody left to tell.
@@ -71,7 +75,13 @@ pub fn status_of(error: &Error) -> Option<u16> {
         ) => Some(504),
         (_, ErrorSource::Upstream) => Some(502),
         (ErrorType::ReadTimedout, ErrorSource::Downstream) => Some(408),
-        (ErrorType::WriteError | ErrorType::WriteTimedout | ErrorType::ReadError | ErrorType::ConnectionClosed, ErrorSource::Downstream) => None,
+        (
+            ErrorType::WriteError
+            | ErrorType::WriteTimedout
+            | ErrorType::ReadError
+            | ErrorType::ConnectionClosed,
+            ErrorSource::Downstream,
+        ) => None,
         (_, ErrorSource::Downstream) => Some(400),
         _ => Some(500),
     }

@@ -14,9 +14,7 @@ use http::{HeaderMap, Version, header};
 use packgate_classifier::{Encoding, Endpoint, Shape, route};
 use packgate_policy::Mode;
 use pingora_core::{
-    Error, ErrorType, Result,
-    protocols::http::ServerSession,
-    upstreams::peer::HttpPeer,
+    Error, ErrorType, Result, protocols::http::ServerSession, upstreams::peer::HttpPeer,
 };
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
@@ -61,7 +59,14 @@ impl Service {
 
     /// The upload-pack part of the request filter; true if the request was answered here.
     async fn gate(&self, session: &mut ServerSession, state: &mut RequestState) -> Result<bool> {
-        let RequestState { config, upload_pack: Some(request), .. } = state else { return Ok(false) };
+        let RequestState {
+            config,
+            upload_pack: Some(request),
+            ..
+        } = state
+        else {
+            return Ok(false);
+        };
         let config = config.clone();
         let encoding = content_encoding(&session.req_header().headers);
         match config.policy.mode {
@@ -78,9 +83,24 @@ impl Service {
             session.write_continue_response().await?;
         }
         request.decision = Decision::Cancelled; // until more is known: the client may leave at any await
-        let (window, verdict) = peek(session, encoding, &config.classifier, self.shared.budget.share()).await?;
-        request.body = Body::Held(Held { window, replays: false, sent: false });
-        let demand = decide::demand(request.repo.clone(), &request.client, &verdict, &config.seats);
+        let (window, verdict) = peek(
+            session,
+            encoding,
+            &config.classifier,
+            self.shared.budget.share(),
+        )
+        .await?;
+        request.body = Body::Held(Held {
+            window,
+            replays: false,
+            sent: false,
+        });
+        let demand = decide::demand(
+            request.repo.clone(),
+            &request.client,
+            &verdict,
+            &config.seats,
+        );
         request.seats = demand.seats;
         request.verdict = Some(verdict);
 
@@ -92,7 +112,9 @@ impl Service {
                 request.limit = refusal.limit;
                 request.run(permit, Decision::ShadowRefused);
             }
-            Admission::Refused(refusal) => return self.refuse(session, request, &config, refusal).await,
+            Admission::Refused(refusal) => {
+                return self.refuse(session, request, &config, refusal).await;
+            }
             Admission::Waiting(waiter) => {
                 let since = Instant::now();
                 let waited = wait(session, waiter).await;
@@ -106,9 +128,14 @@ impl Service {
                 self.shared.metrics.queue_wait(outcome, stood);
                 match waited {
                     Waited::Granted(permit) => request.run(permit, Decision::Queued),
-                    Waited::Refused(refusal) => return self.refuse(session, request, &config, refusal).await,
+                    Waited::Refused(refusal) => {
+                        return self.refuse(session, request, &config, refusal).await;
+                    }
                     Waited::ClientGone => {
-                        let gone = Error::explain(ErrorType::ConnectionClosed, "the client hung up while it waited");
+                        let gone = Error::explain(
+                            ErrorType::ConnectionClosed,
+                            "the client hung up while it waited",
+                        );
                         return Err(gone.into_down());
                     }
                 }
@@ -128,7 +155,9 @@ impl Service {
         request.limit = refusal.limit.clone();
         // What was held is of no use to a refused request, and the client may take its time to read the answer.
         request.body = Body::Unread;
-        self.shared.metrics.refusal(refusal.limit.as_ref(), refusal.why);
+        self.shared
+            .metrics
+            .refusal(refusal.limit.as_ref(), refusal.why);
         respond::refuse(session, &refusal, config.refusal_status).await?;
         Ok(true)
     }
@@ -178,14 +207,25 @@ impl ProxyHttp for Service {
         // pingora's default adds its compression module; bodies pass as they are.
     }
 
-    async fn early_request_filter(&self, session: &mut Session, state: &mut RequestState) -> Result<()> {
+    async fn early_request_filter(
+        &self,
+        session: &mut Session,
+        state: &mut RequestState,
+    ) -> Result<()> {
         let request = session.req_header();
         let route = route(request.method.as_str(), request.raw_path());
         state.endpoint = route.endpoint;
-        let gated = route.repo.filter(|_| route.endpoint == Endpoint::UploadPack);
+        let gated = route
+            .repo
+            .filter(|_| route.endpoint == Endpoint::UploadPack);
         if gated.is_some() || self.shared.upstream.backend().is_some() {
             let peer = peer_of(session);
-            let client = identity::identify(&request.headers, peer, &state.config.identity, &self.shared.hash_key);
+            let client = identity::identify(
+                &request.headers,
+                peer,
+                &state.config.identity,
+                &self.shared.hash_key,
+            );
             state.client = client.ip;
             state.upload_pack = gated.map(|path| {
                 let repo = decide::repo_key(&path, host_of(request), state.config.repo_key);
@@ -206,13 +246,24 @@ impl ProxyHttp for Service {
         Ok(())
     }
 
-    async fn request_filter(&self, session: &mut Session, state: &mut RequestState) -> Result<bool> {
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        state: &mut RequestState,
+    ) -> Result<bool> {
         self.gate(&mut session.downstream_session, state).await
     }
 
-    async fn upstream_peer(&self, session: &mut Session, state: &mut RequestState) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(
+        &self,
+        session: &mut Session,
+        state: &mut RequestState,
+    ) -> Result<Box<HttpPeer>> {
         let repeatable = repeatable(state.endpoint, &session.req_header().method);
-        self.shared.upstream.peer(repeatable, &state.config.timeouts).await
+        self.shared
+            .upstream
+            .peer(repeatable, &state.config.timeouts)
+            .await
     }
 
     async fn upstream_request_filter(
@@ -229,7 +280,9 @@ impl ProxyHttp for Service {
                 upstream.insert_header(CLIENT_ADDRESS_HEADER, ip.to_string())?;
             }
         }
-        let Some(request) = &mut state.upload_pack else { return Ok(()) };
+        let Some(request) = &mut state.upload_pack else {
+            return Ok(());
+        };
         request.forwarded = Some(Instant::now());
         if let Some(backend) = self.shared.upstream.backend() {
             let cost = backend.costs().expect();
@@ -323,16 +376,33 @@ impl ProxyHttp for Service {
         let repeatable = repeatable(state.endpoint, &session.req_header().method);
         let whole = !session.as_ref().retry_buffer_truncated();
         let unanswered = respond::answered(session.as_downstream()).is_none();
-        e.set_retry(reused && repeatable && whole && unanswered && *e.esource() == pingora_core::ErrorSource::Upstream);
+        e.set_retry(
+            reused
+                && repeatable
+                && whole
+                && unanswered
+                && *e.esource() == pingora_core::ErrorSource::Upstream,
+        );
         e
     }
 
-    fn fail_to_connect(&self, _: &mut Session, _: &HttpPeer, _: &mut RequestState, mut e: Box<Error>) -> Box<Error> {
+    fn fail_to_connect(
+        &self,
+        _: &mut Session,
+        _: &HttpPeer,
+        _: &mut RequestState,
+        mut e: Box<Error>,
+    ) -> Box<Error> {
         e.set_retry(self.shared.upstream.try_another());
         e
     }
 
-    async fn fail_to_proxy(&self, session: &mut Session, e: &Error, state: &mut RequestState) -> FailToProxy {
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        e: &Error,
+        state: &mut RequestState,
+    ) -> FailToProxy {
         let status = respond::status_of(e);
         finish::record_failure(&self.shared, e, state);
         if let Some(status) = status
@@ -340,7 +410,10 @@ impl ProxyHttp for Service {
         {
             tracing::debug!(error = %e, "the client could not be told of a failure");
         }
-        FailToProxy { error_code: status.unwrap_or(0), can_reuse_downstream: false }
+        FailToProxy {
+            error_code: status.unwrap_or(0),
+            can_reuse_downstream: false,
+        }
     }
 
     async fn logging(&self, session: &mut Session, e: Option<&Error>, state: &mut RequestState) {
@@ -365,12 +438,15 @@ impl UploadPack {
                 }
             }
             Body::Watched(classifier) => {
-                let decided = body.as_ref().and_then(|piece| classifier.feed(piece).cloned());
+                let decided = body
+                    .as_ref()
+                    .and_then(|piece| classifier.feed(piece).cloned());
                 if decided.is_some() {
                     self.verdict = decided;
                     self.body = Body::Unread;
                 } else if end_of_stream
-                    && let Body::Watched(classifier) = std::mem::replace(&mut self.body, Body::Unread)
+                    && let Body::Watched(classifier) =
+                        std::mem::replace(&mut self.body, Body::Unread)
                 {
                     self.verdict = Some(classifier.finish());
                 }
@@ -426,7 +502,12 @@ async fn gone(session: &mut ServerSession) {
 fn peer_of(session: &Session) -> Option<IpAddr> {
     let accepted = client_of(session.as_downstream()).and_then(Client::peer);
     // HTTP/2 hides the connection, but carries its addresses.
-    let carried = || session.client_addr().and_then(|address| address.as_inet()).copied();
+    let carried = || {
+        session
+            .client_addr()
+            .and_then(|address| address.as_inet())
+            .copied()
+    };
     accepted.or_else(carried).map(|address| address.ip())
 }
 
@@ -441,7 +522,11 @@ fn client_of(session: &ServerSession) -> Option<&Client> {
 }
 
 fn content_encoding(headers: &HeaderMap) -> Encoding {
-    Encoding::from_header(headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes()))
+    Encoding::from_header(
+        headers
+            .get(header::CONTENT_ENCODING)
+            .map(|value| value.as_bytes()),
+    )
 }
 
 /// WebSocket is the only upgrade that passes: behind any other (`h2c` above all) requests would reach the server unseen.
@@ -449,7 +534,9 @@ fn content_encoding(headers: &HeaderMap) -> Encoding {
 fn keeps_upgrade(request: &RequestHeader, endpoint: Endpoint) -> bool {
     match request.headers.get(header::UPGRADE) {
         None => true,
-        Some(value) => endpoint != Endpoint::UploadPack && value.as_bytes().eq_ignore_ascii_case(b"websocket"),
+        Some(value) => {
+            endpoint != Endpoint::UploadPack && value.as_bytes().eq_ignore_ascii_case(b"websocket")
+        }
     }
 }
 

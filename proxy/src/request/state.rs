@@ -18,6 +18,7 @@ pub struct RequestState {
     pub started: Instant,
     /// The same moment, on the wall clock.
     pub received: SystemTime,
+    /// What the request line asks for.
     pub endpoint: Endpoint,
     /// The configuration in force when the request came; a reload does not change a request half way.
     pub config: Arc<Config>,
@@ -29,11 +30,17 @@ pub struct RequestState {
 
 /// An upload-pack request.
 pub struct UploadPack {
+    /// The repository's accounting key.
     pub repo: Arc<str>,
+    /// Who asks.
     pub client: Identified,
+    /// What is done with the body on its way.
     pub body: Body,
+    /// What the body asks for, once that is known.
     pub verdict: Option<Verdict>,
+    /// How many seats that takes.
     pub seats: u32,
+    /// What was decided so far.
     pub decision: Decision,
     /// The limit that refused it.
     pub limit: Option<Arc<str>>,
@@ -43,7 +50,9 @@ pub struct UploadPack {
     pub permit: Option<Permit>,
     /// When it was sent to the upstream (the last attempt, if there were several).
     pub forwarded: Option<Instant>,
+    /// From then to the first byte of the response's body.
     pub first_byte: Option<Duration>,
+    /// Bytes of the response's body that came from the upstream.
     pub response_bytes: u64,
     /// What the embedded backend will report.
     pub cost: Option<Expected>,
@@ -59,7 +68,9 @@ pub enum Body {
     Held(Held),
 }
 
+/// A window on its way to the upstream.
 pub struct Held {
+    /// The bytes.
     pub window: Window,
     /// pingora itself replays the end of the window in this attempt.
     pub replays: bool,

@@ -6,10 +6,7 @@ mod resolve;
 use std::{path::PathBuf, time::Duration};
 
 use packgate_classifier::Endpoint;
-use pingora_core::{
-    Error, ErrorType, Result,
-    upstreams::peer::HttpPeer,
-};
+use pingora_core::{Error, ErrorType, Result, upstreams::peer::HttpPeer};
 
 use self::{cgi::CgiBackend, resolve::Resolver};
 use crate::config::{self, Timeouts};
@@ -63,7 +60,8 @@ impl Upstream {
         let mut peer = match self {
             Upstream::Tcp(resolver) => {
                 let address = resolver.address().await.map_err(|e| {
-                    Error::because(ErrorType::ConnectError, "resolving the upstream's host", e).into_up()
+                    Error::because(ErrorType::ConnectError, "resolving the upstream's host", e)
+                        .into_up()
                 })?;
                 HttpPeer::new(address, false, String::new())
             }
@@ -91,7 +89,11 @@ impl Upstream {
 
 fn unix(path: &std::path::Path) -> Result<HttpPeer> {
     let path = path.to_str().ok_or_else(|| {
-        Error::explain(ErrorType::ConnectError, "the path of the upstream's socket is not UTF-8").into_up()
+        Error::explain(
+            ErrorType::ConnectError,
+            "the path of the upstream's socket is not UTF-8",
+        )
+        .into_up()
     })?;
     HttpPeer::new_uds(path, false, String::new())
 }

@@ -32,12 +32,23 @@ struct Known {
 impl Resolver {
     /// A resolver for `host`: a name, or an IP address with or without brackets.
     pub fn new(host: &str, port: u16) -> Resolver {
-        let literal: Option<IpAddr> = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
+        let literal: Option<IpAddr> = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse()
+            .ok();
         let known = Known {
-            addresses: literal.map(|ip| SocketAddr::new(ip, port)).into_iter().collect(),
+            addresses: literal
+                .map(|ip| SocketAddr::new(ip, port))
+                .into_iter()
+                .collect(),
             ..Known::default()
         };
-        Resolver { host: host.to_owned(), port, known: Mutex::new(known) }
+        Resolver {
+            host: host.to_owned(),
+            port,
+            known: Mutex::new(known),
+        }
     }
 
     /// The address to connect to now.
@@ -48,11 +59,18 @@ impl Resolver {
         if let Some(address) = self.current(Instant::now()) {
             return Ok(address);
         }
-        let found: Vec<_> = lookup_host((self.host.as_str(), self.port)).await?.collect();
+        let found: Vec<_> = lookup_host((self.host.as_str(), self.port))
+            .await?
+            .collect();
         let mut known = self.lock();
         known.addresses = found;
         known.until = Some(Instant::now() + FRESH);
-        known.pick().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.host)))
+        known.pick().ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{} has no address", self.host),
+            )
+        })
     }
 
     /// Goes on to the next address of the name; false if there is only one.
@@ -64,7 +82,11 @@ impl Resolver {
 
     fn current(&self, now: Instant) -> Option<SocketAddr> {
         let known = self.lock();
-        known.until.is_none_or(|until| now < until).then(|| known.pick()).flatten()
+        known
+            .until
+            .is_none_or(|until| now < until)
+            .then(|| known.pick())
+            .flatten()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -85,9 +107,16 @@ mod tests {
 
     #[tokio::test]
     async fn literals_need_no_lookup_and_have_no_alternative() {
-        for (host, expected) in [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80"), ("[::1]", "[::1]:80")] {
+        for (host, expected) in [
+            ("127.0.0.1", "127.0.0.1:80"),
+            ("::1", "[::1]:80"),
+            ("[::1]", "[::1]:80"),
+        ] {
             let resolver = Resolver::new(host, 80);
-            assert_eq!(resolver.address().await.expect("an address").to_string(), expected);
+            assert_eq!(
+                resolver.address().await.expect("an address").to_string(),
+                expected
+            );
             assert!(!resolver.advance());
         }
     }
@@ -101,6 +130,9 @@ mod tests {
         assert!(resolver.advance());
         assert_eq!(resolver.address().await.expect("the second"), addresses[1]);
         assert!(resolver.advance());
-        assert_eq!(resolver.address().await.expect("the first again"), addresses[0]);
+        assert_eq!(
+            resolver.address().await.expect("the first again"),
+            addresses[0]
+        );
     }
 }
