@@ -121,10 +121,6 @@ fn utf8(path: &Path) -> Cow<'_, str> {
 #[async_trait]
 impl ServeHttp for Endpoints {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
-        if !session.is_body_empty() {
-            // No endpoint takes a body: rather than reading one of any size, end the connection after the answer.
-            session.set_keepalive(None);
-        }
         let request = session.req_header();
         self.answer(&request.method, request.uri.path())
     }
@@ -133,11 +129,10 @@ impl ServeHttp for Endpoints {
 impl Endpoints {
     fn answer(&self, method: &Method, path: &str) -> Response<Vec<u8>> {
         if !self.knows(path) {
-            return respond(method, StatusCode::NOT_FOUND, PLAIN_TEXT, "no such page\n");
+            return respond(StatusCode::NOT_FOUND, PLAIN_TEXT, "no such page\n");
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
             let mut response = respond(
-                method,
                 StatusCode::METHOD_NOT_ALLOWED,
                 PLAIN_TEXT,
                 "only GET and HEAD\n",
@@ -148,29 +143,22 @@ impl Endpoints {
             return response;
         }
         match path {
-            "/livez" => respond(method, StatusCode::OK, PLAIN_TEXT, "ok\n"),
+            "/livez" => respond(StatusCode::OK, PLAIN_TEXT, "ok\n"),
             "/readyz" => match self.state.ready() {
-                Ok(()) => respond(method, StatusCode::OK, PLAIN_TEXT, "ok\n"),
+                Ok(()) => respond(StatusCode::OK, PLAIN_TEXT, "ok\n"),
                 Err(reason) => respond(
-                    method,
                     StatusCode::SERVICE_UNAVAILABLE,
                     PLAIN_TEXT,
                     format!("{reason}\n"),
                 ),
             },
-            "/metrics" => respond(
-                method,
-                StatusCode::OK,
-                metrics::CONTENT_TYPE,
-                self.state.metrics(),
-            ),
+            "/metrics" => respond(StatusCode::OK, metrics::CONTENT_TYPE, self.state.metrics()),
             "/status.json" => respond(
-                method,
                 StatusCode::OK,
                 "application/json",
                 self.state.status().to_json(),
             ),
-            _ => respond(method, StatusCode::OK, PLAIN_TEXT, INDEX),
+            _ => respond(StatusCode::OK, PLAIN_TEXT, INDEX),
         }
     }
 
@@ -183,20 +171,15 @@ impl Endpoints {
     }
 }
 
-/// A HEAD gets the length that a GET would get (RFC 9110, 8.6) and no body.
+/// The answer to a GET. pingora leaves the body out where the request is a HEAD, and its length in.
 fn respond(
-    method: &Method,
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Vec<u8>>,
 ) -> Response<Vec<u8>> {
     let body = body.into();
     let length = body.len();
-    let mut response = Response::new(if *method == Method::HEAD {
-        Vec::new()
-    } else {
-        body
-    });
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -6,7 +6,7 @@
 //!
 //! pingora's levels need care. At `debug` it prints whole request heads, `Authorization` among them, and one `error` of
 //! its small HTTP server prints the raw bytes of a request that did not parse. Documentation that says "do not do that in
-//! production" was rejected: [`permitted`] is a ceiling that no setting lifts.
+//! production" was rejected: `permitted` is a ceiling that no setting lifts.
 //!
 //! Diagnostics are written as they happen, not through a buffer: they are few, and the last one before a crash is the one
 //! that matters.
