@@ -148,7 +148,7 @@ impl CgiBackend {
     }
 }
 
-/// A socket in a directory nobody else can enter (0700, by `tempfile`), which goes with it.
+/// A socket in a directory nobody else can enter, which goes with it.
 struct Socket {
     path: PathBuf,
     directory: TempDir,
@@ -159,6 +159,7 @@ impl Socket {
         let place = std::env::temp_dir();
         let directory = tempfile::Builder::new()
             .prefix("packgate-")
+            .permissions(fs::Permissions::from_mode(0o700))
             .tempdir()
             .map_err(|error| {
                 CgiError(format!(
@@ -227,6 +228,9 @@ impl HttpServerApp for CgiApp {
             // The proxy closes what it does not reuse. If this side did, too, a request could meet a connection just closed.
             session.set_keepalive(Some(0));
         }
+        // The proxy sends its next request once a response has the length it stated, which is before the program's exit is
+        // known: those bytes are kept for then instead of being taken for an error.
+        session.set_pipelining_enabled(true);
         if !session.read_request().await.ok()? {
             return None;
         }
