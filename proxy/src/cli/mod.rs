@@ -1,1 +1,2 @@
 //! STUB
+pub mod demo;
