@@ -99,17 +99,10 @@ impl CgiBackend {
     /// Like [`new`](Self::new), with another program: one that behaves like `git http-backend`, from a git that is not on
     /// `PATH`.
     pub fn with_program(root: PathBuf, program: PathBuf) -> Result<CgiBackend, CgiError> {
-        let root = fs::canonicalize(&root).map_err(|error| {
-            CgiError(format!(
-                "cannot serve {}: {error}; name the directory that holds your repositories",
-                root.display()
-            ))
-        })?;
-        fs::read_dir(&root).map_err(|error| {
-            CgiError(format!(
-                "cannot serve {}: {error}; it has to be a directory packgate may read",
-                root.display()
-            ))
+        let usable = std::path::absolute(&root).and_then(|root| fs::read_dir(&root).map(|_| root));
+        let root = usable.map_err(|error| {
+            let root = root.display();
+            CgiError(format!("cannot serve {root}: {error}; name a directory of repositories that packgate may read"))
         })?;
         Ok(CgiBackend {
             program,
@@ -148,7 +141,7 @@ impl CgiBackend {
     }
 }
 
-/// A socket in a directory nobody else can enter (0700, by `tempfile`), which goes with it.
+/// A socket in a directory nobody else can enter, which goes with it.
 struct Socket {
     path: PathBuf,
     directory: TempDir,
@@ -159,6 +152,7 @@ impl Socket {
         let place = std::env::temp_dir();
         let directory = tempfile::Builder::new()
             .prefix("packgate-")
+            .permissions(fs::Permissions::from_mode(0o700))
             .tempdir()
             .map_err(|error| {
                 CgiError(format!(
@@ -227,6 +221,9 @@ impl HttpServerApp for CgiApp {
             // The proxy closes what it does not reuse. If this side did, too, a request could meet a connection just closed.
             session.set_keepalive(Some(0));
         }
+        // The proxy sends its next request once a response has the length it stated, which is before the program's exit is
+        // known: those bytes are kept for then instead of being taken for an error.
+        session.set_pipelining_enabled(true);
         if !session.read_request().await.ok()? {
             return None;
         }
@@ -274,10 +271,10 @@ impl CgiApp {
             && session
                 .get_header_bytes(header::EXPECT)
                 .eq_ignore_ascii_case(b"100-continue");
-        let costs = Arc::clone(&self.costs);
+        let account = account.map(|id| self.costs.account(id));
         let settle = move |cost| {
-            if let Some(id) = account {
-                costs.settle(id, cost);
+            if let Some(account) = account {
+                account.settle(cost);
             }
         };
         let mut process =
@@ -312,12 +309,8 @@ impl CgiApp {
                 Err(Abandoned)
             }
             Ending::FailedEarly(reason) => {
-                tracing::warn!(
-                    reason,
-                    stderr = process.stderr_tail(),
-                    "git gave no usable response"
-                );
-                drop(process);
+                let stderr = process.end_and_explain().await;
+                tracing::warn!(reason, stderr, "git gave no usable response");
                 respond(
                     session,
                     StatusCode::BAD_GATEWAY,
@@ -326,11 +319,8 @@ impl CgiApp {
                 .await
             }
             Ending::FailedLate(reason) => {
-                tracing::warn!(
-                    reason,
-                    stderr = process.stderr_tail(),
-                    "git failed in the middle of a response"
-                );
+                let stderr = process.end_and_explain().await;
+                tracing::warn!(reason, stderr, "git failed in the middle of a response");
                 Err(Abandoned)
             }
         }

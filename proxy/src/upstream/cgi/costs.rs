@@ -56,10 +56,11 @@ impl Costs {
         }
     }
 
-    /// Tells the request `id` its cost. Nobody waiting is fine: the client may be long gone.
-    pub(super) fn settle(&self, id: u64, cost: Cost) {
-        if let Some(settle) = self.waiting().remove(&id) {
-            let _ = settle.send(cost);
+    /// The backend's end of the account `id`.
+    pub(super) fn account(self: &Arc<Self>, id: u64) -> Account {
+        Account {
+            id,
+            costs: Arc::clone(self),
         }
     }
 
@@ -70,6 +71,29 @@ impl Costs {
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Cost>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The backend's end of an account. Dropped unsettled, when no program was started for the request, it tells the waiting
+/// request that no cost will come.
+pub(super) struct Account {
+    id: u64,
+    costs: Arc<Costs>,
+}
+
+impl Account {
+    /// Tells the request its cost. Nobody waiting is fine: the client may be long gone.
+    pub(super) fn settle(self, cost: Cost) {
+        let waiting = self.costs.waiting().remove(&self.id);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(cost);
+        }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.costs.waiting().remove(&self.id);
     }
 }
 
@@ -94,7 +118,7 @@ impl Expected {
 
     /// The cost, waiting for it at most `patience`. After a complete response it is known within a few milliseconds; after
     /// an abort, once the processes have obeyed SIGTERM, at most half a second and a kill later. `None`: not known in time,
-    /// or the request never reached the backend.
+    /// or no program was run. A request that never reached the backend is one nobody reports on: `patience` is for it, too.
     pub async fn wait(mut self, patience: Duration) -> Option<Cost> {
         tokio::time::timeout(patience, &mut self.settled)
             .await
@@ -121,9 +145,17 @@ mod tests {
             cpu: Duration::from_secs(3),
             peak_rss_bytes: 7,
         };
-        costs.settle(b.id(), cost);
+        costs.account(b.id()).settle(cost);
         assert_eq!(a.try_take(), None);
         assert_eq!(b.wait(Duration::ZERO).await, Some(cost));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_ran_nothing_is_told_at_once() {
+        let costs = Arc::new(Costs::default());
+        let expected = costs.expect();
+        drop(costs.account(expected.id()));
+        assert_eq!(expected.wait(Duration::MAX).await, None);
     }
 
     #[test]
@@ -133,8 +165,8 @@ mod tests {
         let id = a.id();
         drop(a);
         assert_eq!(costs.open(), 1);
-        costs.settle(id, Cost::default());
-        costs.settle(b.id(), Cost::default());
+        costs.account(id).settle(Cost::default());
+        costs.account(b.id()).settle(Cost::default());
         drop(b);
         assert_eq!(costs.open(), 0);
     }

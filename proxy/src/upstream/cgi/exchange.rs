@@ -149,19 +149,7 @@ impl Exchange<'_> {
         {
             return Poll::Ready(Event::Sent(sent));
         }
-        match (&mut self.inbound, &mut self.process.stdin) {
-            (Inbound::Writing { piece, .. }, Some(stdin)) => {
-                if let Poll::Ready(written) = Pin::new(stdin).poll_write(cx, piece) {
-                    return Poll::Ready(Event::Stdin(written));
-                }
-            }
-            (inbound, _) => {
-                let ended = matches!(inbound, Inbound::Ended);
-                if let Poll::Ready(read) = pin!(self.session.read_body_or_idle(ended)).poll(cx) {
-                    return Poll::Ready(Event::Request(read));
-                }
-            }
-        }
+        // The response first: a push that arrives faster than git takes it must not hold back git's progress messages.
         match &self.outbound {
             Outbound::Head(_) | Outbound::Body(_)
                 if !self.session.has_pending_downstream_proxy_tasks() =>
@@ -176,6 +164,19 @@ impl Exchange<'_> {
                 }
             }
             Outbound::Head(_) | Outbound::Body(_) | Outbound::Closing => {}
+        }
+        match (&mut self.inbound, &mut self.process.stdin) {
+            (Inbound::Writing { piece, .. }, Some(stdin)) => {
+                if let Poll::Ready(written) = Pin::new(stdin).poll_write(cx, piece) {
+                    return Poll::Ready(Event::Stdin(written));
+                }
+            }
+            (inbound, _) => {
+                let ended = matches!(inbound, Inbound::Ended);
+                if let Poll::Ready(read) = pin!(self.session.read_body_or_idle(ended)).poll(cx) {
+                    return Poll::Ready(Event::Request(read));
+                }
+            }
         }
         Poll::Pending
     }

@@ -31,6 +31,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt},
     process::{ChildStderr, ChildStdin, ChildStdout},
     sync::oneshot,
+    task::JoinHandle,
 };
 use wait4::Wait4;
 
@@ -53,7 +54,7 @@ pub(super) struct Process {
     pub(super) stdout: ChildStdout,
     group: Arc<Group>,
     exit: oneshot::Receiver<ExitStatus>,
-    stderr: StderrTail,
+    stderr: Option<StderrTail>,
 }
 
 impl Process {
@@ -109,7 +110,7 @@ impl Process {
                 stdout,
                 group,
                 exit,
-                stderr,
+                stderr: Some(stderr),
             }),
             Err(error) => {
                 end(&group);
@@ -123,9 +124,14 @@ impl Process {
         &mut self.exit
     }
 
-    /// The last words on stderr so far, fit for a log line.
-    pub(super) fn stderr_tail(&self) -> String {
-        self.stderr.text()
+    /// Ends the program if it runs; its last words on stderr, fit for a log line.
+    pub(super) async fn end_and_explain(mut self) -> String {
+        let stderr = self.stderr.take();
+        drop(self);
+        match stderr {
+            Some(stderr) => stderr.last_words().await,
+            None => String::new(),
+        }
     }
 
     /// The process group's id.
@@ -277,29 +283,37 @@ fn reap_killed(group: Pid) -> Cost {
 }
 
 /// Follows stderr to its end, keeping the last of it.
-struct StderrTail(Arc<Mutex<VecDeque<u8>>>);
+struct StderrTail {
+    kept: Arc<Mutex<VecDeque<u8>>>,
+    end: JoinHandle<()>,
+}
+
+/// How long to wait for the end of the stderr of a program that failed: it is there already, unless somebody else
+/// holds the pipe, too.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 impl StderrTail {
     fn follow(stderr: impl AsyncRead + Unpin + Send + 'static) -> StderrTail {
-        let tail = Arc::new(Mutex::new(VecDeque::new()));
-        let kept = Arc::clone(&tail);
+        let kept = Arc::new(Mutex::new(VecDeque::new()));
+        let tail = Arc::clone(&kept);
         // Not tied to the Process: a hook's background job that still holds stderr must not die of a closed pipe.
-        tokio::spawn(async move {
+        let end = tokio::spawn(async move {
             let mut stderr = stderr;
             let mut piece = [0; 1024];
             while let Ok(length @ 1..) = stderr.read(&mut piece).await {
                 tracing::debug!(text = %printable(piece[..length].iter().copied()), "git wrote to stderr");
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend(&piece[..length]);
-                let excess = kept.len().saturating_sub(STDERR_TAIL);
-                kept.drain(..excess);
+                let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+                tail.extend(&piece[..length]);
+                let excess = tail.len().saturating_sub(STDERR_TAIL);
+                tail.drain(..excess);
             }
         });
-        StderrTail(tail)
+        StderrTail { kept, end }
     }
 
-    fn text(&self) -> String {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    async fn last_words(self) -> String {
+        let _ = tokio::time::timeout(LAST_WORDS, self.end).await;
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         printable(kept.iter().copied())
     }
 }
