@@ -173,7 +173,10 @@ fn step(phase: &mut Phase, request: &mut Request, packet: Packet<'_>) -> Option<
                     request.facts.protocol = Some(0);
                     v0::argument(request, argument)
                 }
-                Err(BadArgument) => Some(Err(Why::Malformed)),
+                Err(BadArgument) => {
+                    request.facts.protocol = Some(0);
+                    Some(Err(Why::Malformed))
+                }
             },
             Packet::Delimiter | Packet::ResponseEnd => Some(Err(Why::Malformed)),
         },

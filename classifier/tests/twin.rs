@@ -8,9 +8,15 @@ use packgate_classifier::{Encoding, Shape, classify};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use proptest::string::{RegexGeneratorStrategy, string_regex};
+
+/// A text that matches `regex`, which is parsed once (a bare `&str` strategy parses it for every value).
+fn text(regex: &str) -> RegexGeneratorStrategy<String> {
+    string_regex(regex).expect("a valid expression")
+}
 
 fn object_id() -> impl Strategy<Value = String> {
-    prop_oneof![6 => "[0-9a-f]{40}", 2 => "[0-9a-fA-F]{64}", 1 => "[0-9a-f]{38,66}"]
+    prop_oneof![6 => text("[0-9a-f]{40}"), 2 => text("[0-9a-fA-F]{64}"), 1 => text("[0-9a-f]{38,66}")]
 }
 
 fn argument() -> impl Strategy<Value = Vec<u8>> {
@@ -19,24 +25,24 @@ fn argument() -> impl Strategy<Value = Vec<u8>> {
         2 => object_id().prop_map(|id| format!("want {id} ofs-delta agent=git/2.47.3")),
         1 => object_id().prop_map(|id| format!("have {id}")),
         2 => object_id().prop_map(|id| format!("shallow {id}")),
-        2 => "deepen( |  )(-|\\+)?(0x)?[0-9]{0,12}",
+        2 => text("deepen( |  )(-|\\+)?(0x)?[0-9]{0,12}"),
         1 => Just("deepen 2147483647".to_owned()),
-        1 => "deepen-(since|not|relative)( [0-9a-z]{0,9})?",
-        2 => "filter (blob:none|tree:[0-9]|\\PC{0,200})",
+        1 => text("deepen-(since|not|relative)( [0-9a-z]{0,9})?"),
+        2 => text("filter (blob:none|tree:[0-9]|[ -~é]{0,200})"),
         1 => Just("done".to_owned()),
-        1 => "want-ref refs/heads/[a-z]{1,9}",
-        2 => "(thin-pack|include-tag|wait-for-done|sideband-all)",
-        1 => "\\PC{0,20}",
-        1 => "[a-z]{150,170}(=x)?",
+        1 => text("want-ref refs/heads/[a-z]{1,9}"),
+        2 => text("(thin-pack|include-tag|wait-for-done|sideband-all)"),
+        1 => text("[ -~é]{0,20}"),
+        1 => text("[a-z]{150,170}(=x)?"),
     ];
     (text, line_end()).prop_map(|(text, end)| [text.as_bytes(), end].concat())
 }
 
 fn capability() -> impl Strategy<Value = Vec<u8>> {
     let text = prop_oneof![
-        4 => "(agent|object-format|session-id)=\\PC{1,20}",
-        1 => "[a-z-]{1,12}",
-        1 => "\\PC{0,12}",
+        4 => text("(agent|object-format|session-id)=[ -~é]{1,20}"),
+        1 => text("[a-z-]{1,12}"),
+        1 => text("[ -~é]{0,12}"),
     ];
     (text, line_end()).prop_map(|(text, end)| [text.as_bytes(), end].concat())
 }
@@ -173,7 +179,7 @@ fn limit() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_twin_agrees_and_cuts_change_nothing(
@@ -207,7 +213,7 @@ fn the_generators_reach_every_shape_and_reason() {
     let mut runner = TestRunner::deterministic();
     let strategy = (packets(), damage());
     let mut seen = std::collections::HashSet::new();
-    for _ in 0..5000 {
+    for _ in 0..2500 {
         let (packets, damage) = strategy.new_tree(&mut runner).unwrap().current();
         let mut body = packets.concat();
         damage.iter().for_each(|damage| damage.apply(&mut body));
