@@ -319,7 +319,7 @@ fn classify_exits_0_whatever_the_shape() {
         (b"what is this", &[], "unknown", "\"malformed\""),
         (b"0000", &[], "probe", "null"),
         (
-            CLONE,
+            b"\x1b\x32\x00",
             &["--content-encoding", "br"],
             "unknown",
             "\"encoding\"",

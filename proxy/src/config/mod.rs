@@ -1,15 +1,18 @@
 //! What packgate was told to do: holding a [`Config`] proves that it is valid.
 //!
-//! The way in is [`Source::load`] (a file and the flags of `serve`) or [`Config::from_yaml`]. Text becomes a tree of
-//! plain values (`raw`), the tree is walked and every mistake is collected with its key path (`walk`, `parse`, `rules`;
-//! the notations of single values are in `scalars`), and only a tree without one becomes a `Config`. Nothing here opens
-//! a socket or looks at a file other than the configuration itself: whether the repositories exist is found out by who
-//! serves them. What is legal but hardly meant is not a mistake: [`Config::warnings`].
+//! The way in is [`Source::load`] (a file and the flags of `serve`) or [`Config::from_yaml`]. Text becomes a tree of plain
+//! values (`raw`), the tree is walked and every mistake is collected with its key path (`walk`, `parse` and what it
+//! calls; the notations of single values are in `scalars`), and only a tree without one becomes a `Config`. Nothing here
+//! opens a socket or looks at a file other than the configuration itself: whether the repositories exist is found out by
+//! who serves them. What is legal but hardly meant is not a mistake: [`Config::warnings`].
 //!
 //! A `validate()` on a half-trusted struct was rejected: nobody could tell by the type whether it had been called.
 
+mod endpoints;
 mod errors;
+mod identity;
 mod keys;
+mod limits;
 mod parse;
 mod raw;
 mod rules;
@@ -28,7 +31,7 @@ use ipnet::IpNet;
 use packgate_policy::Settings;
 
 pub use errors::{ConfigError, ConfigErrors, LoadError};
-pub(crate) use rules::conditions;
+pub(crate) use limits::conditions;
 pub(crate) use scalars::show_size;
 
 /// The JSON schema of the configuration file (draft 2020-12), for editors and for checks outside packgate.
@@ -72,7 +75,7 @@ pub enum Upstream {
     },
 }
 
-/// As the configuration writes it.
+/// As the configuration writes it; the embedded backend in words.
 impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

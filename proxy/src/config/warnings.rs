@@ -6,7 +6,7 @@ use std::{collections::HashSet, time::Duration};
 
 use packgate_policy::{Limit, Mode, Per};
 
-use super::{Address, Config, UserSource, Warning, rules};
+use super::{Address, Config, UserSource, Warning, limits};
 
 /// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).
 const PATIENCE_OF_PROXIES: Duration = Duration::from_secs(60);
@@ -96,9 +96,9 @@ impl Config {
         for (n, limit) in self.policy.limits.iter().enumerate() {
             let earlier = &self.policy.limits[..n];
             let hides = |other: &&Limit| {
-                let same = rules::conditions(other.matches.spec())
-                    == rules::conditions(limit.matches.spec());
-                other.per == limit.per && (rules::is_unconditional(other) || same)
+                let same = limits::conditions(other.matches.spec())
+                    == limits::conditions(limit.matches.spec());
+                other.per == limit.per && (limits::is_unconditional(other) || same)
             };
             if let Some(first) = earlier.iter().find(hides) {
                 shadowed.insert(&limit.name);
@@ -135,7 +135,7 @@ impl Config {
             .policy
             .limits
             .iter()
-            .find(|limit| limit.per == Per::Global && rules::is_unconditional(limit));
+            .find(|limit| limit.per == Per::Global && limits::is_unconditional(limit));
         for (n, limit) in self.policy.limits.iter().enumerate() {
             if let Some(whole) = whole
                 && limit.per != Per::Global

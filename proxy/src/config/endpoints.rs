@@ -1,0 +1,166 @@
+//! Addresses: where packgate listens, where it sends requests, and that the two do not meet.
+
+use std::net::SocketAddr;
+
+use super::{
+    Address, Overrides, Upstream, keys,
+    raw::Value,
+    scalars,
+    walk::{Mistakes, Section, parsed},
+};
+
+const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
+
+/// A value and the key path or flag it came from.
+pub(super) type Placed<T> = (String, T);
+
+/// Where git clients connect, each address with its place.
+pub(super) fn listen(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Vec<Placed<Address>>> {
+    let must_be = "an address such as `127.0.0.1:8080`, or a list of them";
+    let Some(entry) = root.get("listen") else {
+        return Some(vec![(
+            "listen".to_owned(),
+            scalars::listen_address(DEFAULT_LISTEN).ok()?,
+        )]);
+    };
+    let entries = match entry.value {
+        Value::List(_) => entry.items(must_be, mistakes)?,
+        _ => vec![entry.clone()],
+    };
+    if entries.is_empty() {
+        mistakes.add(
+            &entry.path,
+            "is an empty list: name at least one address, or remove the key",
+        );
+        return None;
+    }
+    let read = parsed(must_be, scalars::listen_address);
+    let addresses: Vec<_> = entries
+        .iter()
+        .map(|e| Some((e.path.clone(), read(e, mistakes)?)))
+        .collect();
+    addresses.into_iter().collect()
+}
+
+/// Where requests go; `--repos` wins over everything else.
+pub(super) fn upstream(
+    root: &Section<'_>,
+    overrides: &Overrides,
+    mistakes: &mut Mistakes,
+) -> Option<Placed<Upstream>> {
+    if let Some(directory) = &overrides.repos {
+        if overrides.upstream.is_some() {
+            mistakes.add("--repos", "cannot be given together with `--upstream`");
+            return None;
+        }
+        return match std::path::absolute(directory) {
+            Ok(root) => Some(("--repos".to_owned(), Upstream::Cgi { root })),
+            Err(error) => {
+                mistakes.add("--repos", format!("is not a directory's path: {error}"));
+                None
+            }
+        };
+    }
+    let Some(entry) = root.get("upstream") else {
+        mistakes.add(
+            "upstream",
+            "is missing: name the git server with the key `upstream` or the flag `--upstream` (`http://127.0.0.1:8081`), \
+             or let packgate serve a directory of repositories itself with `--repos DIR`",
+        );
+        return None;
+    };
+    if !matches!(entry.value, Value::Map(_)) {
+        let read = parsed(
+            "`http://host:port`, `unix:/path` or `{cgi: {root: /path}}`",
+            scalars::upstream,
+        );
+        return Some((entry.path.clone(), read(entry, mistakes)?));
+    }
+    let section = Section::open(&entry.path, Some(entry.value), keys::UPSTREAM, mistakes);
+    let cgi = section.section("cgi", keys::CGI, mistakes);
+    let directory = cgi.optional(
+        "root",
+        parsed("the directory of the repositories", scalars::absolute_path),
+        mistakes,
+    )?;
+    if directory.is_none() {
+        mistakes.add(
+            cgi.path_of("root"),
+            "is missing: the directory that holds the repositories, such as `/srv/git`",
+        );
+    }
+    Some((entry.path.clone(), Upstream::Cgi { root: directory? }))
+}
+
+/// No address is used twice, and the upstream is not packgate itself.
+pub(super) fn own_addresses(
+    root: &Section<'_>,
+    listen: &Option<Vec<Placed<Address>>>,
+    admin: &Option<Address>,
+    health: &Option<Option<Address>>,
+    upstream: &Option<Placed<Upstream>>,
+    mistakes: &mut Mistakes,
+) {
+    let place = |key: &str| {
+        root.get(key)
+            .map_or(key.to_owned(), |entry| entry.path.clone())
+    };
+    let mut own: Vec<(String, &Address)> = Vec::new();
+    let ours = listen
+        .iter()
+        .flatten()
+        .map(|(path, address)| (path.clone(), address));
+    let admin = admin.iter().map(|address| (place("admin"), address));
+    let health = health
+        .iter()
+        .flatten()
+        .map(|address| (place("health"), address));
+    for (path, address) in ours.chain(admin).chain(health) {
+        if let Some((other, _)) = own.iter().find(|(_, taken)| collide(taken, address)) {
+            mistakes.add(
+                &path,
+                format!("`{address}` is already taken by {other}: choose another address or port"),
+            );
+        }
+        own.push((path, address));
+    }
+    if let Some((path, upstream)) = upstream
+        && let Some((other, _)) = own.iter().find(|(_, address)| leads_to(upstream, address))
+    {
+        mistakes.add(path, format!("`{upstream}` is packgate's own address ({other}): every request would go in circles"));
+    }
+}
+
+fn collide(a: &Address, b: &Address) -> bool {
+    match (a, b) {
+        (Address::Unix(a), Address::Unix(b)) => a == b,
+        (Address::Tcp(a), Address::Tcp(b)) => {
+            let family = a.is_ipv4() == b.is_ipv4();
+            let overlap = a.ip() == b.ip()
+                || (family && (a.ip().is_unspecified() || b.ip().is_unspecified()));
+            a.port() != 0 && a.port() == b.port() && overlap
+        }
+        _ => false,
+    }
+}
+
+/// Only what can be told without asking DNS.
+fn leads_to(upstream: &Upstream, address: &Address) -> bool {
+    match (upstream, address) {
+        (Upstream::Unix(path), Address::Unix(own)) => path == own,
+        (Upstream::Http { host, port }, Address::Tcp(own)) => {
+            let host = if host == "localhost" {
+                "127.0.0.1"
+            } else {
+                host
+            };
+            let Ok(ip) = host.parse() else { return false };
+            let upstream = SocketAddr::new(ip, *port);
+            upstream == *own
+                || (ip.is_loopback()
+                    && own.ip().is_unspecified()
+                    && collide(&Address::Tcp(upstream), address))
+        }
+        _ => false,
+    }
+}
