@@ -135,7 +135,8 @@ fn everything_through(backend: Backend, protocol: u8) {
             ["rev-parse", "refs/heads/pushed"],
         );
         assert_eq!(head, landed);
-        for name in ["full", "single", "shallow", "blobless", "mirror"] {
+        pair.both("full", &["pull", "--quiet", "--ff-only"]);
+        for name in ["single", "shallow", "blobless", "mirror"] {
             pair.both(name, &["fetch", "--quiet"]);
         }
         pair.git.run(
