@@ -1,8 +1,10 @@
 //! packgate: the binary's parts.
 pub mod admin;
+pub mod app;
 pub mod cli;
 pub mod config;
 pub mod lifecycle;
+pub mod listen;
 pub mod request;
 pub mod telemetry;
 pub mod upstream;

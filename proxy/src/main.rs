@@ -1,2 +1,19 @@
-//! STUB
-fn main() {}
+//! Parse, dispatch.
+
+use std::process::ExitCode;
+
+use packgate::cli::{Cli, Command, check, classify, completions, serve};
+
+fn main() -> ExitCode {
+    let cli = match Cli::read(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Demo(_) => ExitCode::from(69),
+        Command::Check(args) => check::run(args),
+        Command::Classify(args) => classify::run(args),
+        Command::Completions(args) => completions::run(args),
+    }
+}

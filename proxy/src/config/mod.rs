@@ -1,54 +1,332 @@
 //! What packgate was told to do: holding a [`Config`] proves that it is valid.
-#![allow(missing_docs)] // STUB: the owner of config/ documents every field
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+//!
+//! The way in is [`Source::load`] (a file and the flags of `serve`) or [`Config::from_yaml`]. Text becomes a tree of
+//! plain values (`raw`), the tree is walked and every mistake is collected with its key path (`walk`, `parse`, `rules`;
+//! the notations of single values are in `scalars`), and only a tree without one becomes a `Config`. Nothing here opens
+//! a socket or looks at a file other than the configuration itself: whether the repositories exist is found out by who
+//! serves them. What is legal but hardly meant is not a mistake: [`Config::warnings`].
+//!
+//! A `validate()` on a half-trusted struct was rejected: nobody could tell by the type whether it had been called.
+
+mod errors;
+mod keys;
+mod parse;
+mod raw;
+mod rules;
+mod scalars;
+mod walk;
+mod warnings;
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use packgate_policy::Settings;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address { Tcp(SocketAddr), Unix(PathBuf) }
+pub use errors::{ConfigError, ConfigErrors, LoadError};
+pub(crate) use rules::conditions;
+pub(crate) use scalars::show_size;
 
+/// The JSON schema of the configuration file (draft 2020-12), for editors and for checks outside packgate.
+pub const SCHEMA: &str = include_str!("schema.json");
+
+/// Where something listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Upstream {
-    /// `host:port`, resolved when connecting (a DNS name is allowed).
-    Http { host: String, port: u16 },
+pub enum Address {
+    /// An address and a port; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A socket at this absolute path.
     Unix(PathBuf),
-    Cgi { root: PathBuf },
 }
 
+/// As the configuration writes it.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// The git server behind the gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    /// `http://host:port`, resolved when connecting (a DNS name is allowed).
+    Http {
+        /// A name or an address, in lower case; an IPv6 address without its brackets.
+        host: String,
+        /// Never 0.
+        port: u16,
+    },
+    /// HTTP over the socket at this absolute path.
+    Unix(PathBuf),
+    /// packgate runs `git http-backend` itself.
+    Cgi {
+        /// The absolute path of the directory that holds the repositories (`GIT_PROJECT_ROOT`). Not known to exist.
+        root: PathBuf,
+    },
+}
+
+/// As the configuration writes it.
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Upstream::Http { host, port } if host.contains(':') => {
+                write!(f, "http://[{host}]:{port}")
+            }
+            Upstream::Http { host, port } => write!(f, "http://{host}:{port}"),
+            Upstream::Unix(path) => write!(f, "unix:{}", path.display()),
+            Upstream::Cgi { root } => write!(f, "git http-backend over {}", root.display()),
+        }
+    }
+}
+
+/// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Where git clients connect; at least one, no two the same (but several ports 0).
     pub listen: Vec<Address>,
+    /// Where requests go.
     pub upstream: Upstream,
+    /// Page, status, metrics and probes.
     pub admin: Address,
+    /// Probes and metrics only, where asked for.
     pub health: Option<Address>,
+    /// How request bodies are looked into.
     pub classifier: Classifier,
+    /// What of a URL names a repository.
     pub repo_key: RepoKey,
+    /// What each shape weighs.
     pub seats: Seats,
+    /// The HTTP status of a refusal: 429 or 503.
     pub refusal_status: u16,
+    /// Mode, limits, queue, `Retry-After` and exemptions, as the gate takes them.
     pub policy: Settings,
+    /// Who a client is.
     pub identity: Identity,
+    /// When a connection is given up.
     pub timeouts: Timeouts,
+    /// How a shutdown goes.
     pub drain: Drain,
+    /// What is told to the outside.
     pub telemetry: Telemetry,
 }
 
-/// `window`, `memory` in bytes.
-#[derive(Clone, Debug)]
-pub struct Classifier { pub window: u64, pub memory: u64, pub timeout: Duration }
-#[derive(Clone, Copy, Debug)]
-pub struct RepoKey { pub fold_case: bool, pub host: bool }
-#[derive(Clone, Copy, Debug)]
-pub struct Seats { pub clone: u32, pub shallow: u32, pub filtered: u32, pub deepening: u32, pub incremental: u32 }
-#[derive(Clone, Debug)]
-pub struct Identity { pub user: Vec<UserSource>, pub trusted_proxies: Vec<IpNet>, pub ipv6_prefix: u8, pub hash_key_file: Option<PathBuf> }
-#[derive(Clone, Debug)]
-pub enum UserSource { Header(http::HeaderName), Basic, Credential, Xfcc }
-#[derive(Clone, Debug)]
-pub struct Timeouts { pub connect: Duration, pub stalled_client: Duration }
-#[derive(Clone, Debug)]
-pub struct Drain { pub delay: Duration, pub timeout: Duration }
-#[derive(Clone, Debug)]
-pub struct Telemetry { pub log: LogFormat, pub otlp: Option<String> }
+/// How request bodies are looked into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat { Json, Text }
+pub struct Classifier {
+    /// Bytes of one body held back at most until its shape is known; at least 4 KiB.
+    pub window: u64,
+    /// Bytes of all bodies together held back at most; at least `window`.
+    pub memory: u64,
+    /// How long one body may take to show its shape; not zero.
+    pub timeout: Duration,
+}
+
+/// What of a URL names a repository, for accounting only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepoKey {
+    /// `Team/App` and `team/app` are one repository.
+    pub fold_case: bool,
+    /// The same path on two virtual hosts is two repositories.
+    pub host: bool,
+}
+
+/// How many seats a request of each shape takes while it runs; 0 exempts. Shapes not here never take one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seats {
+    /// A full clone, and a fetch without anything in common.
+    pub clone: u32,
+    /// `--depth` and its kin.
+    pub shallow: u32,
+    /// A partial clone, and what it fetches later.
+    pub filtered: u32,
+    /// `--deepen`, `--unshallow`.
+    pub deepening: u32,
+    /// A fetch that names what it has.
+    pub incremental: u32,
+}
+
+impl Seats {
+    /// The shapes by their names with their weights.
+    pub fn weights(&self) -> [(&'static str, u32); 5] {
+        [
+            ("clone", self.clone),
+            ("shallow", self.shallow),
+            ("filtered", self.filtered),
+            ("deepening", self.deepening),
+            ("incremental", self.incremental),
+        ]
+    }
+}
+
+/// Who a client is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Where a user name may come from; the first source that yields one counts. No two are the same.
+    pub user: Vec<UserSource>,
+    /// Who may speak for a client's address and identity; without any, `user` holds neither headers nor XFCC.
+    pub trusted_proxies: Vec<IpNet>,
+    /// How many leading bits of an IPv6 address tell clients apart; at most 128. The policy has the same value.
+    pub ipv6_prefix: u8,
+    /// The key that makes a credential's hash, an absolute path; not read here. Random per process without one.
+    pub hash_key_file: Option<PathBuf>,
+}
+
+/// One way to a user name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UserSource {
+    /// A request header set by a trusted proxy.
+    Header(http::HeaderName),
+    /// The user name of Basic authentication: not verified, so it may tighten but never loosen.
+    Basic,
+    /// A keyed hash of the `Authorization` header.
+    Credential,
+    /// The subject or URI of `x-forwarded-client-cert`, set by a trusted proxy (Envoy, Istio).
+    Xfcc,
+}
+
+/// As the configuration writes it, headers as `header NAME`.
+impl fmt::Display for UserSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UserSource::Header(name) => write!(f, "header {name}"),
+            UserSource::Basic => f.write_str("basic"),
+            UserSource::Credential => f.write_str("credential"),
+            UserSource::Xfcc => f.write_str("xfcc"),
+        }
+    }
+}
+
+impl Identity {
+    /// Whether some source yields names that a rule which loosens may rely on: a trusted proxy's word or a credential's
+    /// hash, never Basic alone.
+    pub fn proves_users(&self) -> bool {
+        self.user.iter().any(|source| match source {
+            UserSource::Basic => false,
+            UserSource::Credential => true,
+            UserSource::Header(_) | UserSource::Xfcc => !self.trusted_proxies.is_empty(),
+        })
+    }
+}
+
+/// When a connection is given up. Neither is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Connecting to the upstream.
+    pub connect: Duration,
+    /// Writing to a client that does not read.
+    pub stalled_client: Duration,
+}
+
+/// How a shutdown goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// How long everything is still served after readiness failed.
+    pub delay: Duration,
+    /// How long running streams may take after that.
+    pub timeout: Duration,
+}
+
+/// What is told to the outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Telemetry {
+    /// How the log is written.
+    pub log: LogFormat,
+    /// The URL of an OTLP/HTTP collector; without one nothing is sent.
+    pub otlp: Option<String>,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// Something legal that is hardly meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The key path it is about.
+    pub path: String,
+    /// What follows from it; one line.
+    pub message: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+/// What the flags of `serve` put over the file. They are text, read by the same rules as the file; a mistake in one is
+/// reported with the others, under the flag's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--listen`, any number of times; all together replace `listen`.
+    pub listen: Vec<String>,
+    /// `--upstream`, replaces `upstream`.
+    pub upstream: Option<String>,
+    /// `--repos`, replaces `upstream` by the embedded backend over this directory; may be relative.
+    pub repos: Option<PathBuf>,
+    /// `--admin`, replaces `admin`.
+    pub admin: Option<String>,
+    /// `--clones N`: the limit `all-clones`, `per: global`, N seats; replaces one of that name or comes last.
+    pub clones: Option<u32>,
+    /// `--clones-per-repo N`: the limit `each-repo`, `per: repo`, N seats; replaces one of that name or comes last.
+    pub clones_per_repo: Option<u32>,
+}
+
+/// Where a configuration comes from, kept so that a reload reads the same again.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// `--config`; without it the flags alone must be enough.
+    pub file: Option<PathBuf>,
+    /// The flags.
+    pub overrides: Overrides,
+}
+
+impl Source {
+    /// Reads the file anew and puts the flags over it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or what it says together with the flags is wrong: then every mistake.
+    pub fn load(&self) -> Result<Config, LoadError> {
+        Config::load(self.file.as_deref(), &self.overrides)
+    }
+}
+
+impl Config {
+    /// Reads `file`, if there is one, and puts `overrides` over it.
+    ///
+    /// # Errors
+    /// As [`Source::load`].
+    pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Config, LoadError> {
+        let bytes = match file {
+            None => Vec::new(),
+            Some(path) => std::fs::read(path).map_err(|error| LoadError::Unreadable {
+                file: path.to_owned(),
+                error,
+            })?,
+        };
+        Config::from_yaml(&bytes, overrides).map_err(|errors| LoadError::Invalid {
+            file: file.map(Path::to_owned),
+            errors,
+        })
+    }
+
+    /// Reads a configuration from the bytes of a YAML document; an empty one says nothing but is not wrong in itself.
+    ///
+    /// # Errors
+    /// Every mistake of document and overrides together.
+    pub fn from_yaml(document: &[u8], overrides: &Overrides) -> Result<Config, ConfigErrors> {
+        parse::config(document, overrides)
+    }
+}

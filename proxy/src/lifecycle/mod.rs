@@ -1,1 +1,4 @@
-//! STUB
+//! What happens to the process as a whole: it is told to stop, or to read its configuration again.
+
+pub mod drain;
+pub mod reload;

@@ -1,1 +1,13 @@
-//! STUB
+//! The way of one request.
+
+pub mod admit;
+pub mod budget;
+pub mod decide;
+mod finish;
+pub mod identity;
+mod peek;
+mod respond;
+pub mod service;
+
+pub mod state;
+mod xfcc;

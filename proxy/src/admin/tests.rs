@@ -1,0 +1,262 @@
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::Duration,
+};
+
+use pingora_core::{apps::ServerApp, protocols::l4::stream::Stream, services::Service as _};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixStream},
+    sync::watch,
+};
+
+use super::*;
+
+#[derive(Default)]
+struct Process {
+    draining: AtomicBool,
+}
+
+impl AdminState for Process {
+    fn ready(&self) -> Result<(), &'static str> {
+        if self.draining.load(SeqCst) {
+            Err("draining")
+        } else {
+            Ok(())
+        }
+    }
+    fn metrics(&self) -> Vec<u8> {
+        b"packgate_queue_waiting 0\n".to_vec()
+    }
+    fn status(&self) -> StatusReport {
+        status::tests::report()
+    }
+}
+
+/// Serves `app` on a port of its own until the test ends.
+async fn serve(app: HttpServer<Endpoints>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = Arc::new(app);
+    tokio::spawn(async move {
+        let (_running, shutdown) = watch::channel(false);
+        while let Ok((stream, _)) = listener.accept().await {
+            let (app, shutdown) = (Arc::clone(&app), shutdown.clone());
+            tokio::spawn(async move {
+                let mut next: Option<pingora_core::protocols::Stream> =
+                    Some(Box::new(Stream::from(stream)));
+                while let Some(stream) = next {
+                    next = app.process_new(stream, &shutdown).await;
+                }
+            });
+        }
+    });
+    address
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn parse(bytes: &[u8]) -> Answer {
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer {
+            status,
+            head: head.to_ascii_lowercase(),
+            body: body.to_owned(),
+        }
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+async fn ask(address: SocketAddr, method: &str, target: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    Answer::parse(&bytes)
+}
+
+#[tokio::test]
+async fn the_admin_listener_answers_everything() {
+    let address = serve(admin_app(Arc::new(Process::default()))).await;
+    for (target, content_type, body) in [
+        ("/livez", "text/plain; charset=utf-8", "ok\n"),
+        ("/readyz?verbose", "text/plain; charset=utf-8", "ok\n"),
+        (
+            "/metrics",
+            "text/plain; version=0.0.4",
+            "packgate_queue_waiting 0\n",
+        ),
+        ("/status.json", "application/json", status::tests::DOCUMENT),
+        ("/", "text/plain; charset=utf-8", INDEX),
+    ] {
+        let answer = ask(address, "GET", target).await;
+        assert_eq!(
+            (answer.status, answer.body.as_str()),
+            (200, body),
+            "{target}"
+        );
+        assert_eq!(
+            answer.header("content-type"),
+            Some(content_type),
+            "{target}"
+        );
+        assert_eq!(answer.header("cache-control"), Some("no-store"));
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+
+        let head = ask(address, "HEAD", target).await;
+        assert_eq!((head.status, head.body.as_str()), (200, ""), "{target}");
+        assert_eq!(
+            head.header("content-length"),
+            Some(body.len().to_string().as_str()),
+            "{target}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_health_listener_tells_nothing_about_anybody() {
+    let address = serve(health_app(Arc::new(Process::default()))).await;
+    for target in ["/livez", "/readyz", "/metrics"] {
+        assert_eq!(ask(address, "GET", target).await.status, 200, "{target}");
+    }
+    for target in ["/", "/status.json", "//status.json", "/x/../status.json"] {
+        assert_eq!(ask(address, "GET", target).await.status, 404, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn other_paths_and_methods_are_refused() {
+    let address = serve(admin_app(Arc::new(Process::default()))).await;
+    for target in ["/nothing", "/livez/", "/LIVEZ", "/metrics/x"] {
+        assert_eq!(ask(address, "GET", target).await.status, 404, "{target}");
+        assert_eq!(ask(address, "POST", target).await.status, 404, "{target}");
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+        let answer = ask(address, method, "/status.json").await;
+        assert_eq!(
+            (answer.status, answer.header("allow")),
+            (405, Some("get, head")),
+            "{method}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn readiness_fails_with_its_reason_while_the_process_still_lives() {
+    let process = Arc::new(Process::default());
+    let address = serve(health_app(process.clone())).await;
+    process.draining.store(true, SeqCst);
+    let answer = ask(address, "GET", "/readyz").await;
+    assert_eq!((answer.status, answer.body.as_str()), (503, "draining\n"));
+    assert_eq!(ask(address, "GET", "/livez").await.status, 200);
+    process.draining.store(false, SeqCst);
+    assert_eq!(ask(address, "GET", "/readyz").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_connection_serves_many_requests() {
+    let address = serve(admin_app(Arc::new(Process::default()))).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    for (request, end) in [
+        ("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", "ok\n"),
+        (
+            "POST /livez HTTP/1.1\r\nHost: x\r\n\r\n",
+            "only GET and HEAD\n",
+        ),
+        ("HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\n"),
+        (
+            "GET /status.json HTTP/1.1\r\nHost: x\r\n\r\n",
+            status::tests::DOCUMENT,
+        ),
+    ] {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(end.as_bytes()) {
+            assert_ne!(
+                stream.read_buf(&mut answer).await.unwrap(),
+                0,
+                "closed in answer to {request:?}: {:?}",
+                String::from_utf8_lossy(&answer)
+            );
+        }
+        assert!(
+            answer.starts_with(b"HTTP/1.1 "),
+            "{:?}",
+            String::from_utf8_lossy(&answer)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_request_with_a_body_is_the_last_of_its_connection() {
+    let address = serve(admin_app(Arc::new(Process::default()))).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // Of the body only a part is ever sent: the answer must not wait for the rest.
+    stream
+        .write_all(b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhello")
+        .await
+        .unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    let answer = Answer::parse(&bytes);
+    assert_eq!(
+        (answer.status, answer.header("connection")),
+        (405, Some("close"))
+    );
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_for_its_owner_and_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let mut service = admin_service(Arc::new(Process::default()), &Address::Unix(path.clone()));
+    let (stop, shutdown) = watch::channel(false);
+    let serving = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
+
+    let connected = tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            match UnixStream::connect(&path).await {
+                Ok(stream) => return stream,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    });
+    let mut stream = connected.await.expect("the socket appears");
+    stream
+        .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(Answer::parse(&bytes).body, "ok\n");
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, SOCKET_MODE);
+
+    stop.send(true).unwrap();
+    serving.await.unwrap();
+}
+
+#[test]
+fn a_tcp_address_is_listened_on_as_configured() {
+    for address in ["127.0.0.1:9901", "[::1]:9901"] {
+        let mut service = health_service(
+            Arc::new(Process::default()),
+            &Address::Tcp(address.parse().unwrap()),
+        );
+        assert_eq!(service.endpoints().addresses(), [address]);
+    }
+}

@@ -1,0 +1,243 @@
+//! The process: what all requests share, and how the parts are put together, run and taken down.
+
+use std::{
+    io,
+    process::ExitCode,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use pingora_core::{
+    apps::{HttpServerApp, HttpServerOptions},
+    server::configuration::ServerConf,
+    services::Service as _,
+};
+use pingora_proxy::HttpProxy;
+use tokio::{
+    runtime::Runtime,
+    sync::{mpsc, watch},
+};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    admin::{self, AdminState, StatusReport},
+    cli::exit,
+    config::{Address, Config, Source},
+    lifecycle::{drain, reload},
+    listen::Listener,
+    request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
+    telemetry::{self, access_log::AccessLog, metrics::Metrics},
+    upstream::Upstream,
+};
+
+/// Attempts at the upstream for one request: a stale pooled connection, and the addresses of a name.
+const ATTEMPTS: usize = 4;
+
+/// Permissions of a Unix socket that is as open as a TCP port: whoever reaches its folder may connect.
+const PUBLIC: u32 = 0o666;
+
+/// And of one that tells who clones what: for its owner and group.
+const PRIVATE: u32 = 0o660;
+
+/// What is left running at the end is cut off after this long.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// What all requests share.
+pub struct Shared {
+    config: RwLock<Arc<Config>>,
+    started: AtomicBool,
+    ready: AtomicBool,
+    closing: AtomicBool,
+    /// The gate.
+    pub floor: Arc<Floor>,
+    /// The memory of all windows together.
+    pub budget: Arc<Budget>,
+    /// Every instrument.
+    pub metrics: Metrics,
+    /// One line per upload-pack request.
+    pub access_log: AccessLog,
+    /// The git server.
+    pub upstream: Upstream,
+    /// The key under which credentials are hashed.
+    pub hash_key: HashKey,
+    /// Reports that are written a little after their request.
+    pub reports: TaskTracker,
+}
+
+impl Shared {
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts another configuration in force.
+    pub fn apply(&self, config: Config) {
+        self.floor.reconfigure(config.policy.clone());
+        let config = Arc::new(config);
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// Readiness fails from now on.
+    pub fn unready(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+    }
+
+    /// The gate refuses, and connections close after their response, from now on.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+        self.floor.drain();
+    }
+
+    /// Whether connections are to be closed after their response.
+    pub fn closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+}
+
+impl AdminState for Shared {
+    fn ready(&self) -> Result<(), &'static str> {
+        match (self.ready.load(Ordering::Relaxed), self.started.load(Ordering::Relaxed)) {
+            (true, _) => Ok(()),
+            (false, true) => Err("draining"),
+            (false, false) => Err("starting"),
+        }
+    }
+
+    fn metrics(&self) -> Vec<u8> {
+        self.metrics.render()
+    }
+
+    fn status(&self) -> StatusReport {
+        let (snapshot, now, response_bytes) = self.floor.snapshot();
+        StatusReport { snapshot, response_bytes, at: (now, SystemTime::now()) }
+    }
+}
+
+/// Serves with `config` until the process is told to stop. `source` is where the configuration is read again from.
+/// Failures to start go to the log, with what to do about them.
+pub fn run(config: Config, source: Source, telemetry: &telemetry::Guard) -> ExitCode {
+    raise_file_limit();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
+    };
+    let code = match runtime.block_on(serve(config, source, telemetry.access_log())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => not_started(&message),
+    };
+    take_down(runtime);
+    code
+}
+
+fn not_started(message: &str) -> ExitCode {
+    tracing::error!("{message}");
+    ExitCode::from(exit::UNAVAILABLE)
+}
+
+fn take_down(runtime: Runtime) {
+    runtime.shutdown_timeout(LAST_WORDS);
+}
+
+async fn serve(config: Config, source: Source, access_log: AccessLog) -> Result<(), String> {
+    let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
+    let listeners = bind_all(&config).map_err(|e| e.to_string())?;
+    let shared = share(config, access_log)?;
+    let (shutdown, closed) = watch::channel(false);
+    let (alive, all_ended) = mpsc::channel(1);
+
+    // The admin side and the embedded backend stay up until the very end, whatever the gate does.
+    let (stay, open) = watch::channel(false);
+    if let Some(backend) = shared.upstream.backend() {
+        let (mut service, open) = (backend.service(), open.clone());
+        tokio::spawn(async move { service.start_service(None, open, 1).await });
+    }
+    tokio::spawn(shared.floor.clone().watch_deadlines());
+    let (admin_alive, _never_awaited) = mpsc::channel(1);
+    let admin = Arc::new(admin::admin_app(shared.clone()));
+    let health = Arc::new(admin::health_app(shared.clone()));
+    tokio::spawn(listeners.admin.serve(admin, open.clone(), admin_alive.clone()));
+    if let Some(listener) = listeners.health {
+        tokio::spawn(listener.serve(health, open, admin_alive));
+    }
+
+    let proxy = Arc::new(proxy(Service::new(shared.clone())));
+    for listener in listeners.proxy {
+        tokio::spawn(listener.serve(proxy.clone(), closed.clone(), alive.clone()));
+    }
+    drop(alive);
+    tokio::spawn(reload::watch(shared.clone(), source));
+    shared.started.store(true, Ordering::Relaxed);
+    shared.ready.store(true, Ordering::Relaxed);
+
+    drain::run(&shared, stop, shutdown, all_ended, async || proxy.http_cleanup().await).await;
+    drop(stay);
+    Ok(())
+}
+
+fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
+    let upstream = Upstream::new(&config.upstream)?;
+    let hash_key = HashKey::load(config.identity.hash_key_file.as_deref()).map_err(|e| e.to_string())?;
+    if config.policy.limits.is_empty() {
+        tracing::warn!(
+            "no limits are configured: nothing is gated; try --clones 8 --clones-per-repo 2, or `limits` in the configuration"
+        );
+    }
+    let floor = Floor::new(config.policy.clone());
+    let gauges = floor.clone();
+    Ok(Arc::new(Shared {
+        metrics: Metrics::new(move || gauges.gauges()).map_err(|e| e.to_string())?,
+        config: RwLock::new(Arc::new(config)),
+        started: AtomicBool::new(false),
+        ready: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
+        floor,
+        budget: Arc::default(),
+        access_log,
+        upstream,
+        hash_key,
+        reports: TaskTracker::new(),
+    }))
+}
+
+struct Listeners {
+    proxy: Vec<Listener>,
+    admin: Listener,
+    health: Option<Listener>,
+}
+
+/// Binds everything before anything is served, so that a port in use is an error and not half a gate.
+fn bind_all(config: &Config) -> io::Result<Listeners> {
+    let bind = |address: &Address, purpose: &str, mode: u32| {
+        let listener = Listener::bind(address, mode)?;
+        tracing::info!(r#for = purpose, addr = %listener.address(), "listening");
+        Ok::<_, io::Error>(listener)
+    };
+    Ok(Listeners {
+        proxy: config.listen.iter().map(|address| bind(address, "proxy", PUBLIC)).collect::<Result<_, _>>()?,
+        admin: bind(&config.admin, "admin", PRIVATE)?,
+        health: config.health.as_ref().map(|address| bind(address, "health", PUBLIC)).transpose()?,
+    })
+}
+
+fn proxy(service: Service) -> HttpProxy<Service> {
+    let conf = ServerConf { max_retries: ATTEMPTS, ..ServerConf::default() };
+    let mut proxy = HttpProxy::new(service, Arc::new(conf));
+    let mut options = HttpServerOptions::default();
+    options.h2c = true;
+    proxy.server_options = Some(options);
+    proxy.handle_init_modules();
+    proxy
+}
+
+/// Every request in flight takes two file descriptors or more, and the usual soft limit is 1,024.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(e) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(error = %e, "the limit of open files could not be raised");
+    }
+}

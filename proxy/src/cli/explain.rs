@@ -1,0 +1,265 @@
+//! A configuration in words.
+
+use std::{fmt::Write, time::Duration};
+
+use humantime::format_duration;
+use packgate_policy::{Match, Mode, Per};
+
+use crate::config::{Address, Config, LogFormat, UserSource, Warning, conditions, show_size};
+
+/// What packgate understood, the warnings, and `ok` on the last line.
+pub(super) fn explain(config: &Config, warnings: &[Warning]) -> String {
+    let mut page = Page(String::new());
+    listeners(&mut page, config);
+    limits(&mut page, config);
+    waiting(&mut page, config);
+    identity(&mut page, config);
+    rest(&mut page, config);
+    if !warnings.is_empty() {
+        page.heading("Warnings");
+        for warning in warnings {
+            page.line(format_args!("  {warning}"));
+        }
+    }
+    page.line("");
+    match warnings.len() {
+        0 => page.line("ok"),
+        1 => page.line("ok (with a warning)"),
+        n => page.line(format_args!("ok (with {n} warnings)")),
+    }
+    page.0
+}
+
+/// Lines of text. Writing into a `String` cannot fail.
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, line: impl std::fmt::Display) {
+        let _ = writeln!(self.0, "{line}");
+    }
+
+    fn heading(&mut self, text: &str) {
+        self.line(format_args!("\n{text}"));
+    }
+
+    fn row(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.line(format_args!("{name:<12}{value}"));
+    }
+}
+
+fn listeners(page: &mut Page, config: &Config) {
+    page.row("listen", list(config.listen.iter().map(Address::to_string)));
+    page.row("upstream", &config.upstream);
+    page.row(
+        "admin",
+        format_args!("{} (status, metrics, probes)", config.admin),
+    );
+    match &config.health {
+        Some(health) => page.row("health", format_args!("{health} (probes and metrics only)")),
+        None => page.row("health", "none"),
+    }
+    page.row(
+        "mode",
+        match config.policy.mode {
+            Mode::Enforce => "enforce: a clone without a seat waits, or is refused",
+            Mode::Shadow => "shadow: everything passes; what enforce would do is recorded",
+            Mode::Off => "off: everything passes, no request body is looked at",
+        },
+    );
+}
+
+fn limits(page: &mut Page, config: &Config) {
+    page.heading("Limits");
+    if config.policy.limits.is_empty() {
+        page.line("  none: nothing is gated");
+    } else {
+        page.line("  A request needs room in the first limit that fits it of each kind (global, repo, user, ip), in all at once.");
+    }
+    let width = config
+        .policy
+        .limits
+        .iter()
+        .map(|limit| limit.name.chars().count())
+        .max()
+        .unwrap_or(0);
+    for (n, limit) in config.policy.limits.iter().enumerate() {
+        let (name, seats) = (&limit.name, count(limit.seats.get(), "seat"));
+        page.line(format_args!(
+            "  {}. {name:<width$}  {seats} {}, for {}",
+            n + 1,
+            counted(limit.per),
+            whom(&limit.matches)
+        ));
+    }
+    let (seated, free): (Vec<_>, Vec<_>) = config
+        .seats
+        .weights()
+        .into_iter()
+        .partition(|(_, seats)| *seats > 0);
+    let takes = |(shape, seats): (&str, u32)| format!("{shape} takes {}", count(seats, "seat"));
+    page.row(
+        "seats",
+        match seated.is_empty() {
+            true => "no request takes any".to_owned(),
+            false => list(seated.into_iter().map(takes)),
+        },
+    );
+    let free = free.into_iter().map(|(shape, _)| shape.to_owned());
+    page.row(
+        "free",
+        list(free.chain(["everything else (ref listings, pushes, other paths)".to_owned()])),
+    );
+    for rule in &config.policy.exempt {
+        page.row("exempt", whom(rule));
+    }
+    let key = [
+        Some("named by its path"),
+        config
+            .repo_key
+            .fold_case
+            .then_some("upper and lower case are the same"),
+        config.repo_key.host.then_some("each host has its own"),
+    ];
+    page.row(
+        "repository",
+        list(key.into_iter().flatten().map(str::to_owned)),
+    );
+}
+
+fn counted(per: Per) -> &'static str {
+    match per {
+        Per::Global => "in all",
+        Per::Repo => "per repository",
+        Per::User => "per user",
+        Per::Ip => "per client address",
+    }
+}
+
+fn whom(matches: &Match) -> String {
+    match conditions(matches.spec()).as_slice() {
+        [] => "everything".to_owned(),
+        conditions => {
+            let words: Vec<_> = conditions
+                .iter()
+                .map(|(key, pattern)| format!("{key} {pattern}"))
+                .collect();
+            words.join(" and ")
+        }
+    }
+}
+
+fn waiting(page: &mut Page, config: &Config) {
+    let queue = &config.policy.queue;
+    page.heading("Without a seat");
+    if queue.timeout.is_zero() {
+        page.row("queue", "none: refused at once");
+    } else {
+        let flow = queue.max_waiting_per_flow.min(queue.max_waiting);
+        page.row(
+            "queue",
+            format_args!(
+                "waits up to {}; at most {} wait at once, {flow} of one repository and user",
+                format_duration(queue.timeout),
+                queue.max_waiting,
+            ),
+        );
+    }
+    let retry = &config.policy.retry_after;
+    page.row(
+        "refusal",
+        format_args!(
+            "status {}, Retry-After from {} to {}, {} while nothing is known yet",
+            config.refusal_status,
+            seconds(retry.min),
+            seconds(retry.max),
+            seconds(retry.default),
+        ),
+    );
+}
+
+fn identity(page: &mut Page, config: &Config) {
+    let identity = &config.identity;
+    page.heading("Who a client is");
+    let sources = identity.user.iter().map(|source| match source {
+        UserSource::Basic => "basic (not verified: never exempts)".to_owned(),
+        UserSource::Credential => format!(
+            "credential (hashed with {})",
+            match &identity.hash_key_file {
+                Some(file) => format!("the key in {}", file.display()),
+                None => "a key of this process".to_owned(),
+            }
+        ),
+        UserSource::Header(_) | UserSource::Xfcc => format!("{source} (from trusted proxies)"),
+    });
+    match identity.user.is_empty() {
+        true => page.row("user", "not known"),
+        false => page.row("user", format_args!("the first of: {}", list(sources))),
+    }
+    match identity.trusted_proxies.is_empty() {
+        true => page.row(
+            "proxies",
+            "none trusted: the address is that of the connection",
+        ),
+        false => page.row(
+            "proxies",
+            format_args!(
+                "trusted: {}",
+                list(identity.trusted_proxies.iter().map(ToString::to_string))
+            ),
+        ),
+    }
+    page.row(
+        "IPv6",
+        format_args!(
+            "addresses with the same first {} bits are one client",
+            identity.ipv6_prefix
+        ),
+    );
+}
+
+fn rest(page: &mut Page, config: &Config) {
+    page.heading("Running");
+    let classifier = &config.classifier;
+    page.row(
+        "classifier",
+        format_args!(
+            "holds back up to {} of a request, {} in all, for up to {}",
+            show_size(classifier.window),
+            show_size(classifier.memory),
+            format_duration(classifier.timeout),
+        ),
+    );
+    page.row(
+        "timeouts",
+        format_args!(
+            "connect {}, stalled client {}",
+            format_duration(config.timeouts.connect),
+            format_duration(config.timeouts.stalled_client),
+        ),
+    );
+    let drain = &config.drain;
+    page.row("drain", format_args!(
+        "serves on for {}, then lets streams finish for up to {} (terminationGracePeriodSeconds: at least {})",
+        format_duration(drain.delay), format_duration(drain.timeout), (drain.delay + drain.timeout).as_secs() + 1,
+    ));
+    page.row(
+        "log",
+        match config.telemetry.log {
+            LogFormat::Json => "json",
+            LogFormat::Text => "text",
+        },
+    );
+    page.row("otlp", config.telemetry.otlp.as_deref().unwrap_or("none"));
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
+}
+
+fn count(n: u32, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs())
+}

@@ -1,0 +1,214 @@
+//! What is legal but hardly meant: `check` prints it, and `serve` logs it at its start.
+//!
+//! The line to a mistake: a mistake cannot do what it says; what is warned of does exactly what it says.
+
+use std::{collections::HashSet, time::Duration};
+
+use packgate_policy::{Limit, Mode, Per};
+
+use super::{Address, Config, UserSource, Warning, rules};
+
+/// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).
+const PATIENCE_OF_PROXIES: Duration = Duration::from_secs(60);
+
+impl Config {
+    /// Everything about this configuration that deserves a second look, in the order of the keys.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut all = Vec::new();
+        let mut warn = |path: String, message: String| all.push(Warning { path, message });
+        self.doubt_listeners(&mut warn);
+        self.doubt_mode(&mut warn);
+        self.doubt_seats(&mut warn);
+        self.doubt_limits(&mut warn);
+        self.doubt_waiting(&mut warn);
+        self.doubt_identity(&mut warn);
+        all
+    }
+
+    fn doubt_listeners(&self, warn: &mut impl FnMut(String, String)) {
+        if let Address::Tcp(admin) = &self.admin
+            && !admin.ip().is_loopback()
+        {
+            warn(
+                "admin".into(),
+                format!(
+                    "{admin} can be reached from other machines, and shows repositories, users and addresses; `health` \
+                         is meant for a kubelet and Prometheus"
+                ),
+            );
+        }
+    }
+
+    fn doubt_mode(&self, warn: &mut impl FnMut(String, String)) {
+        match self.policy.mode {
+            _ if self.policy.limits.is_empty() => {
+                warn(
+                    "limits".into(),
+                    "no limit is configured: nothing is gated, every clone passes".into(),
+                );
+            }
+            Mode::Enforce => {}
+            Mode::Shadow => warn(
+                "mode".into(),
+                "shadow: everything passes; refusals are only recorded".into(),
+            ),
+            Mode::Off => warn(
+                "mode".into(),
+                "off: nothing is gated, no request body is looked at".into(),
+            ),
+        }
+        if self.classifier.timeout >= PATIENCE_OF_PROXIES {
+            warn(
+                "classifier.timeout".into(),
+                "nginx ends a request body that pauses for 60s: decide sooner".into(),
+            );
+        }
+    }
+
+    fn doubt_seats(&self, warn: &mut impl FnMut(String, String)) {
+        let weights = self.seats.weights();
+        if !self.policy.limits.is_empty() && weights.iter().all(|(_, seats)| *seats == 0) {
+            warn(
+                "seats".into(),
+                "no shape takes a seat: the limits never apply".into(),
+            );
+        }
+        for (shape, seats) in weights {
+            let narrow = self
+                .policy
+                .limits
+                .iter()
+                .find(|limit| limit.seats.get() < seats);
+            if let Some(narrow) = narrow {
+                warn(
+                    format!("seats.{shape}"),
+                    format!(
+                        "{seats} seats are more than the limit `{}` has ({}): such a request runs alone there",
+                        narrow.name, narrow.seats
+                    ),
+                );
+            }
+        }
+    }
+
+    fn doubt_limits(&self, warn: &mut impl FnMut(String, String)) {
+        let mut shadowed: HashSet<&str> = HashSet::new();
+        for (n, limit) in self.policy.limits.iter().enumerate() {
+            let earlier = &self.policy.limits[..n];
+            let hides = |other: &&Limit| {
+                let same = rules::conditions(other.matches.spec())
+                    == rules::conditions(limit.matches.spec());
+                other.per == limit.per && (rules::is_unconditional(other) || same)
+            };
+            if let Some(first) = earlier.iter().find(hides) {
+                shadowed.insert(&limit.name);
+                warn(
+                    format!("limits[{n}]"),
+                    format!(
+                        "`{}` can never apply: `{}` comes first, is counted per {} too, and fits all of it",
+                        limit.name,
+                        first.name,
+                        limit.per.as_str()
+                    ),
+                );
+            }
+            if let Some(shape) = limit.matches.spec().shape.as_deref()
+                && self
+                    .seats
+                    .weights()
+                    .iter()
+                    .any(|(name, seats)| *name == shape && *seats == 0)
+            {
+                warn(
+                    format!("limits[{n}].match.shape"),
+                    format!("`{shape}` takes no seat (`seats.{shape}: 0`), so this never applies"),
+                );
+            }
+            if limit.matches.spec().user.is_some() && !self.identity.proves_users() {
+                warn(
+                    format!("limits[{n}].match.user"),
+                    "user names come from Basic alone, which anyone can type: this limit can be entered and left at will".into(),
+                );
+            }
+        }
+        let whole = self
+            .policy
+            .limits
+            .iter()
+            .find(|limit| limit.per == Per::Global && rules::is_unconditional(limit));
+        for (n, limit) in self.policy.limits.iter().enumerate() {
+            if let Some(whole) = whole
+                && limit.per != Per::Global
+                && limit.seats >= whole.seats
+                && !shadowed.contains(&*limit.name)
+            {
+                warn(
+                    format!("limits[{n}].seats"),
+                    format!(
+                        "`{}` is full first: it has {} seats for everything together",
+                        whole.name, whole.seats
+                    ),
+                );
+            }
+        }
+    }
+
+    fn doubt_waiting(&self, warn: &mut impl FnMut(String, String)) {
+        let queue = &self.policy.queue;
+        if queue.timeout > PATIENCE_OF_PROXIES {
+            let timeout = humantime::format_duration(queue.timeout);
+            warn(
+                "queue.timeout".into(),
+                format!(
+                    "{timeout} is longer than the 60s after which common proxies give up on a silent server: check what \
+                         stands before packgate"
+                ),
+            );
+        }
+        if !queue.timeout.is_zero()
+            && queue.max_waiting_per_flow > queue.max_waiting
+            && queue.max_waiting_per_flow != 64
+        {
+            warn(
+                "queue.max_waiting_per_flow".into(),
+                "is above `queue.max_waiting`, which is reached first".into(),
+            );
+        }
+        if self.refusal_status == 503 {
+            warn(
+                "refusal.status".into(),
+                "503 makes outlier detection (Envoy, Istio) eject this server during a storm; 429 does not".into(),
+            );
+        }
+    }
+
+    fn doubt_identity(&self, warn: &mut impl FnMut(String, String)) {
+        for (n, network) in self.identity.trusted_proxies.iter().enumerate() {
+            if network.prefix_len() == 0 {
+                warn(
+                    format!("identity.trusted_proxies[{n}]"),
+                    format!("{network} lets every client speak for any address and any user"),
+                );
+            }
+        }
+        let counted = self
+            .policy
+            .limits
+            .iter()
+            .any(|limit| limit.per == Per::User);
+        if counted && self.identity.user == [UserSource::Basic] {
+            warn(
+                "identity.user".into(),
+                "a Basic user name is not verified here: a client that changes it is counted as someone else".into(),
+            );
+        }
+        if self.identity.hash_key_file.is_some()
+            && !self.identity.user.contains(&UserSource::Credential)
+        {
+            warn(
+                "identity.hash_key_file".into(),
+                "is not used: `credential` is not among `identity.user`".into(),
+            );
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Listeners of packgate's own, and the connections they accept.
+//!
+//! pingora can listen by itself, but then the port chosen for `:0` is not known, a connection cannot be watched while
+//! its request waits for a seat, and shutdown sleeps a fixed grace period. Accepting here costs one small loop and
+//! gives all three; everything from the first byte of HTTP on is pingora's.
+
+mod client;
+mod peek;
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use pingora_core::{apps::ServerApp, server::ShutdownWatch};
+use tokio::{net, sync::mpsc};
+
+pub use client::Client;
+
+use crate::config::Address;
+
+/// Pending connections the kernel keeps for us; it clamps the value to `net.core.somaxconn`.
+const BACKLOG: u32 = 4096;
+
+/// A bound socket that is not accepting yet.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    bound: Address,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(net::TcpListener),
+    Unix(net::UnixListener, #[expect(dead_code, reason = "held for its drop")] UnlinkOnDrop),
+}
+
+/// Removes the socket's file when the listener goes.
+#[derive(Debug)]
+struct UnlinkOnDrop(PathBuf);
+
+impl Drop for UnlinkOnDrop {
+    fn drop(&mut self) {
+        // A file that somebody removed already is as gone as it should be.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    /// Binds `address`; port 0 takes a free one. A Unix socket gets the permissions `mode`. Must be called within a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// What the system says, with the address in front.
+    pub fn bind(address: &Address, mode: u32) -> io::Result<Listener> {
+        let named = |e: io::Error| {
+            io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"))
+        };
+        match address {
+            Address::Tcp(address) => {
+                let listener = listen_tcp(*address).map_err(named)?;
+                let bound = Address::Tcp(listener.local_addr()?);
+                Ok(Listener { socket: Socket::Tcp(listener), bound })
+            }
+            Address::Unix(path) => {
+                let listener = listen_unix(path, mode).map_err(named)?;
+                let socket = Socket::Unix(listener, UnlinkOnDrop(path.clone()));
+                Ok(Listener { socket, bound: address.clone() })
+            }
+        }
+    }
+
+    /// The address in use, with the port that was chosen.
+    pub fn address(&self) -> &Address {
+        &self.bound
+    }
+
+    async fn accept(&self, closing: &ShutdownWatch) -> io::Result<Client> {
+        match &self.socket {
+            Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
+                // Failing to switch Nagle's algorithm off costs latency, not correctness.
+                let _ = stream.set_nodelay(true);
+                Client::tcp(stream, peer, closing.clone())
+            }),
+            Socket::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Client::unix(stream, closing.clone())),
+        }
+    }
+
+    /// Accepts connections and serves each with `app` in a task of its own, until `shutdown` turns true; then the
+    /// socket is closed. Every connection holds a clone of `alive` for as long as it lives.
+    pub async fn serve<A>(self, app: Arc<A>, mut shutdown: ShutdownWatch, alive: mpsc::Sender<()>)
+    where
+        A: ServerApp + Send + Sync + 'static,
+    {
+        loop {
+            let closing = shutdown.clone();
+            let accepted = tokio::select! {
+                accepted = self.accept(&closing) => accepted,
+                _ = shutdown.wait_for(|down| *down) => break,
+            };
+            match accepted {
+                Ok(client) => {
+                    let (app, shutdown, alive) = (app.clone(), shutdown.clone(), alive.clone());
+                    tokio::spawn(async move {
+                        let mut stream: Option<pingora_core::protocols::Stream> = Some(Box::new(client));
+                        while let Some(open) = stream.take() {
+                            stream = app.process_new(open, &shutdown).await;
+                        }
+                        drop(alive);
+                    });
+                }
+                Err(e) => {
+                    tracing::warn!(error = %e, "accepting a connection failed");
+                    // Out of file descriptors or memory: the error would repeat at once; some must be given back first.
+                    if !is_per_connection(&e) {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        }
+        tracing::debug!(addr = %self.bound, "listener closed");
+    }
+}
+
+fn is_per_connection(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}
+
+fn listen_tcp(address: SocketAddr) -> io::Result<net::TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => net::TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => net::TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// A socket file that an earlier process left behind is replaced; one that somebody still listens on is not.
+fn listen_unix(path: &Path, mode: u32) -> io::Result<net::UnixListener> {
+    let left_over = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+    if left_over && std::os::unix::net::UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path)?;
+    }
+    let listener = net::UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    Ok(listener)
+}

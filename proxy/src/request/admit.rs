@@ -1,0 +1,237 @@
+//! The gate among tasks: the policy's state machine behind one mutex, its decisions delivered to the requests that wait.
+//!
+//! The machine is told the time and never blocks, so the mutex is held for about a microsecond. Holding is permission:
+//! a [`Permit`] frees its seats when it is dropped, a [`Waiter`] leaves the queue when it is dropped, and there is no
+//! other way to give either back. A semaphore per limit was rejected: it would hold one limit while waiting for another.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use packgate_policy::{Demand, Ended, Event, Gate, Moment, Offer, Refusal, Settings, Snapshot, Ticket};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
+
+use crate::telemetry::metrics::GaugeReading;
+
+/// The one gate of the process.
+pub struct Floor {
+    state: Mutex<State>,
+    /// The policy's time starts here.
+    epoch: Instant,
+    /// Rung when a waiter came that may be the next to run out of time.
+    deadlines: Notify,
+}
+
+struct State {
+    gate: Gate,
+    /// Where the decision about each waiting ticket is to be sent.
+    waiters: HashMap<Ticket, oneshot::Sender<Result<(), Refusal>>>,
+    /// Response bytes of each running ticket, for the status.
+    sent: HashMap<Ticket, Arc<AtomicU64>>,
+}
+
+/// What the gate says to a demand.
+pub enum Admission {
+    /// It needs no seat.
+    Exempt,
+    Running(Permit),
+    Waiting(Waiter),
+    Refused(Refusal),
+    /// It runs, because the mode is `shadow`; `enforce` would have refused it, or let it wait.
+    Shadowed(Permit, Option<Refusal>),
+}
+
+/// The right to run. Dropping it frees its seats in every bucket.
+pub struct Permit {
+    floor: Arc<Floor>,
+    ticket: Ticket,
+    sent: Arc<AtomicU64>,
+    ended: Ended,
+}
+
+/// A place in the queue. Dropping it leaves the queue.
+pub struct Waiter {
+    floor: Arc<Floor>,
+    /// None once the place was turned into a permit or a refusal.
+    ticket: Option<Ticket>,
+    decision: oneshot::Receiver<Result<(), Refusal>>,
+}
+
+impl Floor {
+    /// A gate with `settings`, nobody inside. Must be called within a tokio runtime, whose clock it uses.
+    pub fn new(settings: Settings) -> Arc<Floor> {
+        Arc::new(Floor {
+            state: Mutex::new(State { gate: Gate::new(settings), waiters: HashMap::new(), sent: HashMap::new() }),
+            epoch: Instant::now(),
+            deadlines: Notify::new(),
+        })
+    }
+
+    /// Asks for the seats of `demand`.
+    pub fn admit(self: &Arc<Floor>, demand: Demand) -> Admission {
+        let now = self.now();
+        let mut state = self.lock();
+        let offer = state.gate.offer(demand, now);
+        state.deliver();
+        match offer {
+            Offer::Exempt => Admission::Exempt,
+            Offer::Running(ticket) => Admission::Running(self.permit(&mut state, ticket)),
+            Offer::ShadowQueued(ticket) => Admission::Shadowed(self.permit(&mut state, ticket), None),
+            Offer::ShadowRefused(ticket, refusal) => {
+                Admission::Shadowed(self.permit(&mut state, ticket), Some(refusal))
+            }
+            Offer::Refused(refusal) => Admission::Refused(refusal),
+            Offer::Waiting(ticket) => {
+                let (sender, decision) = oneshot::channel();
+                state.waiters.insert(ticket, sender);
+                drop(state);
+                self.deadlines.notify_one();
+                Admission::Waiting(Waiter { floor: self.clone(), ticket: Some(ticket), decision })
+            }
+        }
+    }
+
+    /// Refuses waiters whose time is up, as it comes; runs for as long as the process.
+    pub async fn watch_deadlines(self: Arc<Floor>) {
+        loop {
+            let next = self.lock().gate.next_deadline();
+            let ring = self.deadlines.notified();
+            match next {
+                None => ring.await,
+                Some(Moment(since)) => {
+                    // A ring means that there may be an earlier deadline now.
+                    if tokio::time::timeout_at(self.epoch + since, ring).await.is_err() {
+                        self.change(|gate, now| gate.advance(now));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts new settings in force; nobody who runs or waits is dropped.
+    pub fn reconfigure(&self, settings: Settings) {
+        self.change(|gate, now| gate.reconfigure(settings, now));
+        self.deadlines.notify_one();
+    }
+
+    /// From now on waiters and newcomers that need a seat are refused.
+    pub fn drain(&self) {
+        self.change(|gate, now| gate.drain(now));
+    }
+
+    /// What the gauges show.
+    pub fn gauges(&self) -> GaugeReading {
+        let state = self.lock();
+        GaugeReading { limits: state.gate.limits(), waiting: state.gate.waiting() as u64 }
+    }
+
+    /// How many run and how many wait.
+    pub fn occupancy(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.gate.running(), state.gate.waiting())
+    }
+
+    /// Everything, for the status page: the snapshot, the moment it was taken, and the response bytes by ticket.
+    pub fn snapshot(&self) -> (Snapshot, Moment, HashMap<Ticket, u64>) {
+        let now = self.now();
+        let state = self.lock();
+        let sent = state.sent.iter().map(|(ticket, n)| (*ticket, n.load(Ordering::Relaxed))).collect();
+        (state.gate.snapshot(now), now, sent)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Gate, Moment)) {
+        let now = self.now();
+        let mut state = self.lock();
+        change(&mut state.gate, now);
+        state.deliver();
+    }
+
+    fn permit(self: &Arc<Floor>, state: &mut State, ticket: Ticket) -> Permit {
+        let sent = Arc::new(AtomicU64::new(0));
+        state.sent.insert(ticket, sent.clone());
+        // Until somebody says that it was served well it teaches the gate nothing.
+        Permit { floor: self.clone(), ticket, sent, ended: Ended::Failed }
+    }
+
+    fn release(&self, ticket: Ticket, ended: Ended) {
+        let now = self.now();
+        let mut state = self.lock();
+        state.waiters.remove(&ticket);
+        state.sent.remove(&ticket);
+        state.gate.release(ticket, ended, now);
+        state.deliver();
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.epoch.elapsed())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Tells waiters what has happened to them. A waiter that is gone by now gives its ticket back by its own drop.
+    fn deliver(&mut self) {
+        while let Some(event) = self.gate.next_event() {
+            let (ticket, decision) = match event {
+                Event::Admitted(ticket) => (ticket, Ok(())),
+                Event::Refused(ticket, refusal) => (ticket, Err(refusal)),
+            };
+            if let Some(waiter) = self.waiters.remove(&ticket) {
+                let _ = waiter.send(decision);
+            }
+        }
+    }
+}
+
+impl Permit {
+    /// Says how the work ended; what the gate learns from it follows. Without a word it counts as failed.
+    pub fn ended(&mut self, ended: Ended) {
+        self.ended = ended;
+    }
+
+    /// Counts response bytes, for the status.
+    pub fn sent(&self, bytes: u64) {
+        self.sent.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.floor.release(self.ticket, self.ended);
+    }
+}
+
+impl Waiter {
+    /// Waits for the decision. Cancel safe: a waiter that is dropped meanwhile leaves the queue.
+    ///
+    /// # Errors
+    /// The refusal, when the time was up, or the process drains.
+    pub async fn decision(mut self) -> Result<Permit, Refusal> {
+        // The sender lives in the floor until it has decided, and the floor lives as long as this waiter.
+        let decision = match (&mut self.decision).await {
+            Ok(decision) => decision,
+            Err(_) => std::future::pending().await,
+        };
+        let Some(ticket) = self.ticket.take() else { return std::future::pending().await };
+        decision.map(|()| self.floor.permit(&mut self.floor.lock(), ticket))
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.floor.release(ticket, Ended::ClientGone);
+        }
+    }
+}
+

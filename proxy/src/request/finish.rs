@@ -1,0 +1,157 @@
+//! The end of a request: its seats come back, and metrics and the access log learn how it went.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use packgate_classifier::Shape;
+use packgate_policy::Ended;
+use pingora_core::{Error, ErrorSource, ErrorType};
+use pingora_proxy::Session;
+
+use super::{
+    respond,
+    service::counted_shape,
+    state::{RequestState, UploadPack},
+};
+use crate::{
+    app::Shared,
+    telemetry::{
+        access_log::{AccessLog, Entry, Outcome},
+        metrics::{Decision, FailureKind},
+    },
+};
+
+/// How long the access log waits for the embedded backend to report what a request cost: its processes end a moment
+/// after their output.
+const COST_DELAY: Duration = Duration::from_secs(2);
+
+/// Counts an upstream's failure.
+pub fn record_failure(shared: &Shared, error: &Error, state: &RequestState) {
+    if *error.esource() == ErrorSource::Upstream {
+        shared.metrics.upstream_failure(kind_of(error, state));
+    }
+}
+
+fn kind_of(error: &Error, state: &RequestState) -> FailureKind {
+    let answered = state.upload_pack.as_ref().is_some_and(|request| request.first_byte.is_some());
+    match error.etype() {
+        ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout => FailureKind::Timeout,
+        ErrorType::ConnectRefused | ErrorType::ConnectError | ErrorType::ConnectNoRoute | ErrorType::SocketError => {
+            FailureKind::Connect
+        }
+        _ if answered => FailureKind::Truncated,
+        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError => FailureKind::Reset,
+        _ => FailureKind::Other,
+    }
+}
+
+/// Releases the seats and reports.
+pub fn finish(shared: &Arc<Shared>, session: &mut Session, error: Option<&Error>, state: &mut RequestState) {
+    let Some(mut request) = state.upload_pack.take() else {
+        shared.metrics.request(state.endpoint, None, Decision::Passed);
+        return;
+    };
+    let status = respond::answered(session.as_downstream());
+    if status.is_some_and(|status| status >= 500) && error.is_none() && request.forwarded.is_some() {
+        shared.metrics.upstream_failure(FailureKind::Status5xx);
+    }
+    let outcome = outcome_of(&request, status, error);
+    if let Some(mut permit) = request.permit.take() {
+        permit.ended(match outcome {
+            Outcome::Served => Ended::Served,
+            Outcome::ClientGone | Outcome::Stalled => Ended::ClientGone,
+            Outcome::UpstreamFailed | Outcome::Refused => Ended::Failed,
+        });
+    }
+
+    let shape = counted_shape(&request);
+    let metrics = &shared.metrics;
+    metrics.request(state.endpoint, Some(shape), request.decision);
+    if let Some(why) = request.verdict.as_ref().and_then(|verdict| verdict.why) {
+        metrics.unclassified(why);
+    }
+    if let Some(since) = request.forwarded {
+        metrics.upstream_duration(shape, since.elapsed());
+        metrics.response_size(shape, request.response_bytes);
+    }
+    if let Some(first_byte) = request.first_byte {
+        metrics.first_byte(shape, first_byte);
+    }
+
+    let report = Report {
+        received: state.received,
+        duration: state.started.elapsed(),
+        status,
+        request_bytes: session.body_bytes_read() as u64,
+        outcome,
+        request,
+    };
+    report.deliver(shared, shape);
+}
+
+/// What the access log says of a request.
+struct Report {
+    received: SystemTime,
+    duration: Duration,
+    status: Option<u16>,
+    request_bytes: u64,
+    outcome: Outcome,
+    request: Box<UploadPack>,
+}
+
+impl Report {
+    /// Writes it: at once, or when the embedded backend has said what the request cost.
+    fn deliver(mut self, shared: &Arc<Shared>, shape: Shape) {
+        let Some(cost) = self.request.cost.take() else { return self.write(&shared.access_log, None) };
+        let shared_then = shared.clone();
+        shared.reports.spawn(async move {
+            let cpu = cost.wait(COST_DELAY).await.map(|cost| cost.cpu);
+            if let Some(cpu) = cpu {
+                shared_then.metrics.upstream_cpu(shape, cpu);
+            }
+            self.write(&shared_then.access_log, cpu);
+        });
+    }
+
+    fn write(&self, log: &AccessLog, cpu: Option<Duration>) {
+        let request = &self.request;
+        log.record(&Entry {
+            time: self.received,
+            repo: &request.repo,
+            user: request.client.user.as_ref().map(|user| &*user.name),
+            ip: request.client.ip,
+            agent: request.client.agent.as_deref(),
+            shape: request.shape(),
+            why: request.verdict.as_ref().and_then(|verdict| verdict.why),
+            seats: request.seats,
+            decision: request.decision,
+            limit: request.limit.as_deref(),
+            wait: request.wait,
+            first_byte: request.first_byte,
+            duration: self.duration,
+            status: self.status,
+            request_bytes: self.request_bytes,
+            response_bytes: request.response_bytes,
+            cpu,
+            outcome: self.outcome,
+            trace_id: None,
+        });
+    }
+}
+
+fn outcome_of(request: &UploadPack, status: Option<u16>, error: Option<&Error>) -> Outcome {
+    if request.decision == Decision::Refused {
+        return Outcome::Refused;
+    }
+    match error {
+        None if status.is_some_and(|status| status >= 500) => Outcome::UpstreamFailed,
+        None => Outcome::Served,
+        Some(error) => match error.esource() {
+            ErrorSource::Downstream if *error.etype() == ErrorType::WriteTimedout => Outcome::Stalled,
+            ErrorSource::Downstream => Outcome::ClientGone,
+            _ => Outcome::UpstreamFailed,
+        },
+    }
+}

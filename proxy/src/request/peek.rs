@@ -1,0 +1,116 @@
+//! The window: the first part of a request's body, read and classified before the upstream is asked, and sent on after.
+//!
+//! pingora has no call for this. It replays at most 64 KiB of a body by itself (its retry buffer), and calls
+//! `request_body_filter` at all only if that buffer holds something or the body has not ended. So the retry buffer is
+//! switched on late, for the last 64 KiB that the window will hold, and the window keeps what came before (`replayed_from`).
+//! Without a Content-Length nobody knows which 64 KiB are the last, hence [`UNSIZED_WINDOW`].
+
+use bytes::{Bytes, BytesMut};
+use packgate_classifier::{Classifier, Encoding, Verdict, Why};
+use pingora_core::{Result, protocols::http::ServerSession};
+use tokio::time::{Instant, timeout_at};
+
+use super::budget::Share;
+use crate::config;
+
+/// What pingora's retry buffer holds.
+const RETRY_BUFFER: u64 = 64 * 1024;
+
+/// The largest window of a body without a Content-Length: one more read of HTTP/2 (frames of 16 KiB) still fits the
+/// retry buffer.
+const UNSIZED_WINDOW: u64 = 48 * 1024;
+
+/// Decoded bytes that are scanned at most, as a multiple of the window: what a gzip bomb can cost.
+const INFLATION: u64 = 16;
+
+/// The bytes held back, in order.
+#[derive(Debug)]
+pub struct Window {
+    pieces: Vec<Bytes>,
+    len: u64,
+    /// pingora replays the bytes from here on, if it replays; `len` if its buffer was not on while the window was read.
+    replayed_from: Option<u64>,
+    share: Share,
+}
+
+impl Window {
+    fn new(share: Share) -> Window {
+        Window { pieces: Vec::new(), len: 0, replayed_from: None, share: share }
+    }
+
+    /// What has to go in front of the first piece that pingora hands to the body filter. `replays`: pingora's buffer is
+    /// part of that piece.
+    pub fn prefix(&self, replays: bool) -> Bytes {
+        let end = if replays { self.replayed_from.unwrap_or(self.len) } else { self.len };
+        let mut left = usize::try_from(end).unwrap_or(usize::MAX);
+        let mut prefix = match (self.pieces.as_slice(), left) {
+            (_, 0) => return Bytes::new(),
+            ([only], _) => return only.slice(..left.min(only.len())),
+            _ => BytesMut::with_capacity(left),
+        };
+        for piece in &self.pieces {
+            let n = left.min(piece.len());
+            prefix.extend_from_slice(&piece[..n]);
+            left -= n;
+        }
+        prefix.freeze()
+    }
+}
+
+/// Reads the body of `session` until the verdict is known, the window is full, the body has ended, or time, memory or
+/// bytes ran out. Every end but a broken connection is a verdict.
+///
+/// # Errors
+/// The client's connection failed, or its framing is wrong.
+pub async fn peek(
+    session: &mut ServerSession,
+    encoding: Encoding,
+    settings: &config::Classifier,
+    share: Share,
+) -> Result<(Window, Verdict)> {
+    let mut window = Window::new(share);
+    let mut classifier = classifier(encoding, settings);
+    let length = content_length(session);
+    let limit = if length.is_some() { settings.window } else { settings.window.min(UNSIZED_WINDOW) };
+    let deadline = Instant::now() + settings.timeout;
+
+    loop {
+        if window.len >= limit {
+            return Ok((window, classifier.give_up(Why::Window)));
+        }
+        // The last read that the window will see must find the buffer on.
+        let rest = length.map_or(0, |length| length.saturating_sub(window.len));
+        if window.replayed_from.is_none() && rest <= RETRY_BUFFER {
+            session.enable_retry_buffering();
+            window.replayed_from = Some(window.len);
+        }
+        let piece = match timeout_at(deadline, session.read_request_body()).await {
+            Err(_) => return Ok((window, classifier.give_up(Why::Timeout))),
+            Ok(piece) => piece?,
+        };
+        let Some(piece) = piece else {
+            return Ok((window, classifier.finish()));
+        };
+        let length = piece.len() as u64;
+        let affordable = window.share.grow(length, settings.memory);
+        window.len += length;
+        window.pieces.push(piece.clone());
+        if let Some(verdict) = classifier.feed(&piece) {
+            let verdict = verdict.clone();
+            return Ok((window, verdict));
+        }
+        if !affordable {
+            return Ok((window, classifier.give_up(Why::Memory)));
+        }
+    }
+}
+
+/// A classifier for a body in `encoding`, bounded as configured.
+pub fn classifier(encoding: Encoding, settings: &config::Classifier) -> Classifier {
+    Classifier::new(encoding, settings.window.saturating_mul(INFLATION))
+}
+
+fn content_length(session: &ServerSession) -> Option<u64> {
+    let value = session.get_header(http::header::CONTENT_LENGTH)?;
+    value.to_str().ok()?.trim().parse().ok()
+}

@@ -1,0 +1,107 @@
+//! What packgate itself answers: refusals, and errors where the upstream gave no answer. The one place that knows
+//! HTTP statuses.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use packgate_policy::Refusal;
+use pingora_core::{
+    Error, ErrorSource, ErrorType, Result,
+    protocols::http::ServerSession,
+};
+use pingora_http::ResponseHeader;
+use tokio::time::timeout;
+
+/// Bytes read on behind a refusal, so that a client that still uploads gets to read it: git's own buffer before it
+/// switches to chunks is 1 MiB, and a clone of 300,000 refs asks for it in 15 MiB.
+const LINGER_BYTES: usize = 32 * 1024 * 1024;
+
+/// And how long; a client that needs longer than this to send what it has begun is cut off.
+const LINGER_TIME: Duration = Duration::from_secs(5);
+
+/// Writes a refusal with `status` (429 or what the configuration says).
+///
+/// A body that was not read whole would be taken for the next request: the connection is closed then, after reading on
+/// within bounds, because a close with unread bytes is a reset that can overtake the response (RFC 9112, section 9.6).
+///
+/// # Errors
+/// The client's connection failed.
+pub async fn refuse(session: &mut ServerSession, refusal: &Refusal, status: u16) -> Result<()> {
+    let text = Bytes::from(format!("{refusal}\n"));
+    let mut header = plain_text(status, text.len())?;
+    header.insert_header(http::header::RETRY_AFTER, refusal.retry_after.as_secs().to_string())?;
+    let uploading = !session.is_body_done();
+    if uploading {
+        session.set_keepalive(None);
+    }
+    session.write_response_header(Box::new(header)).await?;
+    session.write_response_body(text, true).await?;
+    if uploading {
+        linger(session).await;
+    }
+    Ok(())
+}
+
+async fn linger(session: &mut ServerSession) {
+    let reading = async {
+        let mut read = 0;
+        while let Ok(Some(piece)) = session.read_request_body().await {
+            read += piece.len();
+            if read > LINGER_BYTES {
+                return;
+            }
+        }
+    };
+    // Out of time is one of the bounds.
+    let _ = timeout(LINGER_TIME, reading).await;
+}
+
+/// The status of the final response that was sent, if any was; an interim one (100 Continue) is none.
+pub fn answered(session: &ServerSession) -> Option<u16> {
+    session.response_written().map(|r| r.status).filter(|status| !status.is_informational()).map(|s| s.as_u16())
+}
+
+/// The status that tells a client about `error`; None if there is nobody left to tell.
+pub fn status_of(error: &Error) -> Option<u16> {
+    match (error.etype(), error.esource()) {
+        (ErrorType::HTTPStatus(status), _) => Some(*status),
+        (
+            ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout,
+            ErrorSource::Upstream,
+        ) => Some(504),
+        (_, ErrorSource::Upstream) => Some(502),
+        (ErrorType::ReadTimedout, ErrorSource::Downstream) => Some(408),
+        (ErrorType::WriteError | ErrorType::WriteTimedout | ErrorType::ReadError | ErrorType::ConnectionClosed, ErrorSource::Downstream) => None,
+        (_, ErrorSource::Downstream) => Some(400),
+        _ => Some(500),
+    }
+}
+
+/// Writes an error page for `status` unless a response has begun, and closes the connection after it.
+///
+/// # Errors
+/// The client's connection failed.
+pub async fn fail(session: &mut ServerSession, status: u16) -> Result<()> {
+    if answered(session).is_some() {
+        return Ok(());
+    }
+    let text = Bytes::from_static(match status {
+        400 => b"packgate: this is not a request that can be passed on.\n",
+        408 => b"packgate: the request did not arrive in time.\n",
+        502 => b"packgate: the git server behind this gate did not answer.\n",
+        504 => b"packgate: the git server behind this gate did not answer in time.\n",
+        _ => b"packgate: the request could not be served.\n",
+    });
+    let header = plain_text(status, text.len())?;
+    session.set_keepalive(None);
+    session.write_response_header(Box::new(header)).await?;
+    session.write_response_body(text, true).await
+}
+
+fn plain_text(status: u16, length: usize) -> Result<ResponseHeader> {
+    let mut header = ResponseHeader::build(status, Some(5))?;
+    header.insert_header(http::header::CONTENT_TYPE, "text/plain; charset=utf-8")?;
+    header.insert_header(http::header::CACHE_CONTROL, "no-store")?;
+    header.insert_header(http::header::CONTENT_LENGTH, length)?;
+    Ok(header)
+}

@@ -1,0 +1,459 @@
+//! The way of one request, as pingora walks it: route, peek, classify, decide, admit, forward; or refuse.
+//!
+//! Every step is a function of a neighbouring module; here is the order, and what happens when somebody leaves.
+
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Version, header};
+use packgate_classifier::{Encoding, Endpoint, Shape, route};
+use packgate_policy::Mode;
+use pingora_core::{
+    Error, ErrorType, Result,
+    protocols::http::ServerSession,
+    upstreams::peer::HttpPeer,
+};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, Session};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    admit::{Admission, Permit, Waiter},
+    decide, finish,
+    identity::{self, Identified},
+    peek::{classifier, peek},
+    respond,
+    state::{Body, Held, RequestState, UploadPack},
+};
+use crate::{
+    app::Shared,
+    config::Config,
+    listen::Client,
+    telemetry::metrics::{Decision, WaitOutcome},
+    upstream::{
+        cgi::{CLIENT_ADDRESS_HEADER, REQUEST_ID_HEADER},
+        repeatable,
+    },
+};
+
+/// The proxy: pingora's callbacks over what the process shares.
+pub struct Service {
+    shared: Arc<Shared>,
+}
+
+/// How a wait ended.
+enum Waited {
+    Granted(Permit),
+    Refused(packgate_policy::Refusal),
+    ClientGone,
+}
+
+impl Service {
+    /// A service over `shared`.
+    pub fn new(shared: Arc<Shared>) -> Service {
+        Service { shared }
+    }
+
+    /// The upload-pack part of the request filter; true if the request was answered here.
+    async fn gate(&self, session: &mut ServerSession, state: &mut RequestState) -> Result<bool> {
+        let RequestState { config, upload_pack: Some(request), .. } = state else { return Ok(false) };
+        let config = config.clone();
+        let encoding = content_encoding(&session.req_header().headers);
+        match config.policy.mode {
+            Mode::Off => return Ok(false),
+            _ if config.policy.limits.is_empty() => {
+                request.body = Body::Watched(Box::new(classifier(encoding, &config.classifier)));
+                return Ok(false);
+            }
+            Mode::Enforce | Mode::Shadow => {}
+        }
+
+        // A client that waits for leave to send its body would wait until the timeout: pingora asks only when it forwards.
+        if session.get_header(header::EXPECT).is_some() {
+            session.write_continue_response().await?;
+        }
+        request.decision = Decision::Cancelled; // until more is known: the client may leave at any await
+        let (window, verdict) = peek(session, encoding, &config.classifier, self.shared.budget.share()).await?;
+        request.body = Body::Held(Held { window, replays: false, sent: false });
+        let demand = decide::demand(request.repo.clone(), &request.client, &verdict, &config.seats);
+        request.seats = demand.seats;
+        request.verdict = Some(verdict);
+
+        match self.shared.floor.admit(demand) {
+            Admission::Exempt => request.decision = Decision::Exempt,
+            Admission::Running(permit) => request.run(permit, Decision::Admitted),
+            Admission::Shadowed(permit, None) => request.run(permit, Decision::Queued),
+            Admission::Shadowed(permit, Some(refusal)) => {
+                request.limit = refusal.limit;
+                request.run(permit, Decision::ShadowRefused);
+            }
+            Admission::Refused(refusal) => return self.refuse(session, request, &config, refusal).await,
+            Admission::Waiting(waiter) => {
+                let since = Instant::now();
+                let waited = wait(session, waiter).await;
+                let stood = since.elapsed();
+                request.wait = Some(stood);
+                let outcome = match waited {
+                    Waited::Granted(_) => WaitOutcome::Admitted,
+                    Waited::Refused(_) => WaitOutcome::Refused,
+                    Waited::ClientGone => WaitOutcome::Cancelled,
+                };
+                self.shared.metrics.queue_wait(outcome, stood);
+                match waited {
+                    Waited::Granted(permit) => request.run(permit, Decision::Queued),
+                    Waited::Refused(refusal) => return self.refuse(session, request, &config, refusal).await,
+                    Waited::ClientGone => {
+                        let gone = Error::explain(ErrorType::ConnectionClosed, "the client hung up while it waited");
+                        return Err(gone.into_down());
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    async fn refuse(
+        &self,
+        session: &mut ServerSession,
+        request: &mut UploadPack,
+        config: &Config,
+        refusal: packgate_policy::Refusal,
+    ) -> Result<bool> {
+        request.decision = Decision::Refused;
+        request.limit = refusal.limit.clone();
+        // What was held is of no use to a refused request, and the client may take its time to read the answer.
+        request.body = Body::Unread;
+        self.shared.metrics.refusal(refusal.limit.as_ref(), refusal.why);
+        respond::refuse(session, &refusal, config.refusal_status).await?;
+        Ok(true)
+    }
+}
+
+impl UploadPack {
+    fn new(repo: Arc<str>, client: Identified) -> UploadPack {
+        UploadPack {
+            repo,
+            client,
+            body: Body::Unread,
+            verdict: None,
+            seats: 0,
+            decision: Decision::Passed,
+            limit: None,
+            wait: None,
+            permit: None,
+            forwarded: None,
+            first_byte: None,
+            response_bytes: 0,
+            cost: None,
+        }
+    }
+
+    fn run(&mut self, permit: Permit, decision: Decision) {
+        self.permit = Some(permit);
+        self.decision = decision;
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Service {
+    type CTX = RequestState;
+
+    fn new_ctx(&self) -> RequestState {
+        RequestState {
+            started: Instant::now(),
+            received: SystemTime::now(),
+            endpoint: Endpoint::Other,
+            config: self.shared.config(),
+            client: None,
+            upload_pack: None,
+        }
+    }
+
+    fn init_downstream_modules(&self, _: &mut pingora_core::modules::http::HttpModules) {
+        // pingora's default adds its compression module; bodies pass as they are.
+    }
+
+    async fn early_request_filter(&self, session: &mut Session, state: &mut RequestState) -> Result<()> {
+        let request = session.req_header();
+        let route = route(request.method.as_str(), request.raw_path());
+        state.endpoint = route.endpoint;
+        let gated = route.repo.filter(|_| route.endpoint == Endpoint::UploadPack);
+        if gated.is_some() || self.shared.upstream.backend().is_some() {
+            let peer = peer_of(session);
+            let client = identity::identify(&request.headers, peer, &state.config.identity, &self.shared.hash_key);
+            state.client = client.ip;
+            state.upload_pack = gated.map(|path| {
+                let repo = decide::repo_key(&path, host_of(request), state.config.repo_key);
+                Box::new(UploadPack::new(repo, client))
+            });
+        }
+
+        if !keeps_upgrade(session.req_header(), state.endpoint) {
+            session.req_header_mut().remove_header(&header::UPGRADE);
+        }
+        let stalled = Some(state.config.timeouts.stalled_client);
+        session.set_write_timeout(stalled);
+        session.set_read_timeout(stalled);
+        session.set_pipelining_enabled(true);
+        if self.shared.closing() {
+            session.set_keepalive(None);
+        }
+        Ok(())
+    }
+
+    async fn request_filter(&self, session: &mut Session, state: &mut RequestState) -> Result<bool> {
+        self.gate(&mut session.downstream_session, state).await
+    }
+
+    async fn upstream_peer(&self, session: &mut Session, state: &mut RequestState) -> Result<Box<HttpPeer>> {
+        let repeatable = repeatable(state.endpoint, &session.req_header().method);
+        self.shared.upstream.peer(repeatable, &state.config.timeouts).await
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        upstream: &mut RequestHeader,
+        state: &mut RequestState,
+    ) -> Result<()> {
+        if self.shared.upstream.backend().is_some() {
+            // Between the proxy and its own backend these two are ours, whatever a client sends under their names.
+            upstream.remove_header(REQUEST_ID_HEADER);
+            upstream.remove_header(CLIENT_ADDRESS_HEADER);
+            if let Some(ip) = state.client {
+                upstream.insert_header(CLIENT_ADDRESS_HEADER, ip.to_string())?;
+            }
+        }
+        let Some(request) = &mut state.upload_pack else { return Ok(()) };
+        request.forwarded = Some(Instant::now());
+        if let Some(backend) = self.shared.upstream.backend() {
+            let cost = backend.costs().expect();
+            upstream.insert_header(REQUEST_ID_HEADER, cost.id().to_string())?;
+            request.cost = Some(cost);
+        }
+        if let Body::Held(held) = &mut request.body {
+            held.replays = session.as_ref().get_retry_buffer().is_some();
+            held.sent = false;
+        }
+        Ok(())
+    }
+
+    async fn request_body_filter(
+        &self,
+        _: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        state: &mut RequestState,
+    ) -> Result<()> {
+        if let Some(request) = &mut state.upload_pack {
+            request.pass(body, end_of_stream);
+        }
+        // An empty last piece from HTTP/2 would end the chunked body of HTTP/1 twice (pingora issue 935).
+        if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
+            *body = None;
+        }
+        Ok(())
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        _: &mut Session,
+        response: &mut ResponseHeader,
+        state: &mut RequestState,
+    ) -> Result<()> {
+        if let Some(request) = &mut state.upload_pack
+            && !response.status.is_informational()
+            && let Body::Held(held) = &request.body
+            && held.sent
+        {
+            // The upstream has answered: there will be no other attempt, and the memory can go.
+            request.body = Body::Unread;
+        }
+        Ok(())
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        _: &mut RequestState,
+    ) -> Result<()> {
+        // pingora gives every response without a length the chunked framing, which HTTP/1.0 does not know.
+        if session.req_header().version == Version::HTTP_10 {
+            response.remove_header(&header::TRANSFER_ENCODING);
+        }
+        Ok(())
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        _: &mut Session,
+        body: &mut Option<Bytes>,
+        _: bool,
+        state: &mut RequestState,
+    ) -> Result<Option<Duration>> {
+        if let (Some(request), Some(piece)) = (&mut state.upload_pack, body) {
+            if request.first_byte.is_none() && !piece.is_empty() {
+                request.first_byte = request.forwarded.map(|since| since.elapsed());
+            }
+            request.response_bytes += piece.len() as u64;
+            if let Some(permit) = &request.permit {
+                permit.sent(piece.len() as u64);
+            }
+        }
+        Ok(None)
+    }
+
+    fn error_while_proxy(
+        &self,
+        peer: &HttpPeer,
+        session: &mut Session,
+        e: Box<Error>,
+        state: &mut RequestState,
+        reused: bool,
+    ) -> Box<Error> {
+        let mut e = e.more_context(format!("upstream {peer}"));
+        // A pooled connection that the upstream had closed meanwhile: nothing was answered, and the same bytes can be
+        // sent once more on a fresh one. Never for a request that may have changed something.
+        let repeatable = repeatable(state.endpoint, &session.req_header().method);
+        let whole = !session.as_ref().retry_buffer_truncated();
+        let unanswered = respond::answered(session.as_downstream()).is_none();
+        e.set_retry(reused && repeatable && whole && unanswered && *e.esource() == pingora_core::ErrorSource::Upstream);
+        e
+    }
+
+    fn fail_to_connect(&self, _: &mut Session, _: &HttpPeer, _: &mut RequestState, mut e: Box<Error>) -> Box<Error> {
+        e.set_retry(self.shared.upstream.try_another());
+        e
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, e: &Error, state: &mut RequestState) -> FailToProxy {
+        let status = respond::status_of(e);
+        finish::record_failure(&self.shared, e, state);
+        if let Some(status) = status
+            && let Err(e) = respond::fail(session.as_downstream_mut(), status).await
+        {
+            tracing::debug!(error = %e, "the client could not be told of a failure");
+        }
+        FailToProxy { error_code: status.unwrap_or(0), can_reuse_downstream: false }
+    }
+
+    async fn logging(&self, session: &mut Session, e: Option<&Error>, state: &mut RequestState) {
+        finish::finish(&self.shared, session, e, state);
+    }
+
+    fn suppress_error_log(&self, _: &Session, _: &RequestState, error: &Error) -> bool {
+        // Clients leave all the time; the access log has it.
+        *error.esource() == pingora_core::ErrorSource::Downstream
+    }
+}
+
+impl UploadPack {
+    /// A piece of the body on its way to the upstream.
+    fn pass(&mut self, body: &mut Option<Bytes>, end_of_stream: bool) {
+        match &mut self.body {
+            Body::Unread => {}
+            Body::Held(held) => {
+                if !std::mem::replace(&mut held.sent, true) {
+                    let prefix = held.window.prefix(held.replays);
+                    *body = joined(prefix, body.take());
+                }
+            }
+            Body::Watched(classifier) => {
+                let decided = body.as_ref().and_then(|piece| classifier.feed(piece).cloned());
+                if decided.is_some() {
+                    self.verdict = decided;
+                    self.body = Body::Unread;
+                } else if end_of_stream
+                    && let Body::Watched(classifier) = std::mem::replace(&mut self.body, Body::Unread)
+                {
+                    self.verdict = Some(classifier.finish());
+                }
+            }
+        }
+    }
+}
+
+fn joined(prefix: Bytes, body: Option<Bytes>) -> Option<Bytes> {
+    match body {
+        Some(body) if prefix.is_empty() => Some(body),
+        Some(body) if !body.is_empty() => {
+            let mut both = BytesMut::with_capacity(prefix.len() + body.len());
+            both.extend_from_slice(&prefix);
+            both.extend_from_slice(&body);
+            Some(both.freeze())
+        }
+        body if prefix.is_empty() => body,
+        _ => Some(prefix),
+    }
+}
+
+/// Waits for a seat, or for the client to hang up.
+async fn wait(session: &mut ServerSession, waiter: Waiter) -> Waited {
+    let decision = tokio::select! {
+        decision = waiter.decision() => decision,
+        () = gone(session) => return Waited::ClientGone,
+    };
+    match decision {
+        Err(refusal) => Waited::Refused(refusal),
+        // The grant and the hang-up may have come together.
+        Ok(_) if timeout(Duration::ZERO, gone(session)).await.is_ok() => Waited::ClientGone,
+        Ok(permit) => Waited::Granted(permit),
+    }
+}
+
+async fn gone(session: &mut ServerSession) {
+    if session.is_http2() {
+        match session.watch_h2_stream_close() {
+            // Any end of the stream before our answer is the client's.
+            Some(closed) => drop(closed.await),
+            None => std::future::pending().await,
+        }
+    } else {
+        match client_of(session) {
+            Some(client) => client.gone().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The address at the other end of the connection; none on a Unix socket.
+fn peer_of(session: &Session) -> Option<IpAddr> {
+    let accepted = client_of(session.as_downstream()).and_then(Client::peer);
+    // HTTP/2 hides the connection, but carries its addresses.
+    let carried = || session.client_addr().and_then(|address| address.as_inet()).copied();
+    accepted.or_else(carried).map(|address| address.ip())
+}
+
+fn host_of(request: &RequestHeader) -> Option<&str> {
+    let authority = request.uri.authority().map(|authority| authority.as_str());
+    authority.or_else(|| request.headers.get(header::HOST)?.to_str().ok())
+}
+
+fn client_of(session: &ServerSession) -> Option<&Client> {
+    let stream = session.stream()?;
+    (**stream).as_any().downcast_ref()
+}
+
+fn content_encoding(headers: &HeaderMap) -> Encoding {
+    Encoding::from_header(headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes()))
+}
+
+/// WebSocket is the only upgrade that passes: behind any other (`h2c` above all) requests would reach the server unseen.
+/// RFC 9110, section 7.8: who does not support the protocol ignores the field.
+fn keeps_upgrade(request: &RequestHeader, endpoint: Endpoint) -> bool {
+    match request.headers.get(header::UPGRADE) {
+        None => true,
+        Some(value) => endpoint != Endpoint::UploadPack && value.as_bytes().eq_ignore_ascii_case(b"websocket"),
+    }
+}
+
+/// The shape under which a request is counted.
+pub(super) fn counted_shape(request: &UploadPack) -> Shape {
+    request.shape().unwrap_or(Shape::Unknown)
+}

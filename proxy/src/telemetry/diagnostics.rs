@@ -1,0 +1,186 @@
+//! Diagnostics: what packgate and its libraries report to the person who runs it, on stderr.
+//!
+//! `PACKGATE_LOG` chooses what is said, in the syntax of `tracing_subscriber::EnvFilter` (`debug`, `packgate=debug`,
+//! `warn,pingora_core=info`); without it, [`DEFAULT_FILTER`]. An unreadable value is reported and the default applies: a
+//! typing error in an environment variable must not keep a gate from starting.
+//!
+//! pingora's levels need care. At `debug` it prints whole request heads, `Authorization` among them, and one `error` of
+//! its small HTTP server prints the raw bytes of a request that did not parse. Documentation that says "do not do that in
+//! production" was rejected: [`permitted`] is a ceiling that no setting lifts.
+//!
+//! Diagnostics are written as they happen, not through a buffer: they are few, and the last one before a crash is the one
+//! that matters.
+
+use std::io::{self, IsTerminal};
+
+use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    filter::{FilterExt, LevelFilter, filter_fn},
+    fmt::MakeWriter,
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
+
+use crate::config::LogFormat;
+
+/// The environment variable that chooses what is said.
+pub const VARIABLE: &str = "PACKGATE_LOG";
+
+/// packgate from `info`; of pingora only what someone may have to act on (its `info` tells of starting threads).
+pub const DEFAULT_FILTER: &str = "info,pingora_core=warn,pingora_proxy=warn";
+
+/// Installs the subscriber for `tracing` and, through its bridge, for `log`, which pingora uses. Does nothing when the
+/// process has one already.
+pub fn init(format: LogFormat) {
+    let wanted = std::env::var(VARIABLE).ok();
+    let (filter, mistake) = filter(wanted.as_deref());
+    if subscriber(format, filter, io::stderr().is_terminal(), io::stderr)
+        .try_init()
+        .is_err()
+    {
+        return;
+    }
+    if let Some(mistake) = mistake {
+        tracing::warn!("{VARIABLE} is not understood ({mistake}); using {DEFAULT_FILTER:?}");
+    }
+}
+
+fn filter(wanted: Option<&str>) -> (EnvFilter, Option<String>) {
+    match wanted
+        .filter(|text| !text.trim().is_empty())
+        .map(EnvFilter::try_new)
+    {
+        None => (EnvFilter::new(DEFAULT_FILTER), None),
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(error)) => (EnvFilter::new(DEFAULT_FILTER), Some(error.to_string())),
+    }
+}
+
+fn subscriber<W>(
+    format: LogFormat,
+    filter: EnvFilter,
+    colour: bool,
+    writer: W,
+) -> impl Subscriber + Send + Sync
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let ceiling = filter_fn(permitted).with_max_level_hint(LevelFilter::TRACE);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    let layer = match format {
+        LogFormat::Json => layer
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            .boxed(),
+        LogFormat::Text => layer.with_ansi(colour).boxed(),
+    };
+    Registry::default().with(layer.with_filter(filter.and(ceiling)))
+}
+
+/// Whether an event may be written at all, whatever the operator asked for: no level of these libraries that prints headers.
+fn permitted(event: &Metadata<'_>) -> bool {
+    let target = event.target();
+    let of = |library: &str| {
+        target == library
+            || target
+                .strip_prefix(library)
+                .is_some_and(|rest| rest.starts_with("::"))
+    };
+    if of("pingora_core::apps::http_app") {
+        return false;
+    }
+    let prints_headers = target.starts_with("pingora") || of("h2") || of("httparse");
+    !prints_headers || *event.level() <= Level::INFO
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Captured {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn said(format: LogFormat, wanted: Option<&str>, events: impl FnOnce()) -> String {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        tracing::subscriber::with_default(
+            subscriber(format, filter(wanted).0, false, move || writer.clone()),
+            events,
+        );
+        let bytes = captured.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn no_setting_makes_a_library_print_headers() {
+        for wanted in [
+            "trace",
+            "pingora_proxy=trace",
+            "pingora_core::apps=trace,h2=debug",
+        ] {
+            let said = said(LogFormat::Text, Some(wanted), || {
+                tracing::debug!(target: "pingora_proxy::proxy_h1", "Sending header: authorization secret");
+                tracing::trace!(target: "pingora_core::apps", "secret");
+                tracing::error!(target: "pingora_core::apps::http_app", "fails to read from downstream: buf: secret");
+                tracing::debug!(target: "h2::frame::headers", "secret");
+            });
+            assert_eq!(said, "", "with {wanted}");
+        }
+    }
+
+    #[test]
+    fn packgate_itself_can_be_heard_at_any_level() {
+        let events = || {
+            tracing::debug!(target: "packgate::request", "quiet");
+            tracing::info!(target: "packgate::request", "normal");
+            tracing::info!(target: "pingora_core::server", "starting threads");
+            tracing::warn!(target: "pingora_proxy", "retrying");
+        };
+        let default = said(LogFormat::Text, None, events);
+        assert!(
+            default.contains("normal") && default.contains("retrying"),
+            "{default}"
+        );
+        assert!(
+            !default.contains("quiet") && !default.contains("starting threads"),
+            "{default}"
+        );
+        assert!(said(LogFormat::Text, Some("packgate=debug"), events).contains("quiet"));
+    }
+
+    #[test]
+    fn json_is_one_flat_object_a_line() {
+        let said = said(
+            LogFormat::Json,
+            None,
+            || tracing::info!(target: "packgate", seats = 3, "a\nb"),
+        );
+        let value: serde_json::Value = serde_json::from_str(said.trim_end()).unwrap();
+        assert_eq!(
+            (&value["level"], &value["message"], &value["seats"]),
+            (&"INFO".into(), &"a\nb".into(), &3.into())
+        );
+        assert_eq!(said.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_mistake_is_told_and_harmless() {
+        assert!(filter(Some("packgate=loud")).1.is_some());
+        assert!(filter(Some(" ")).1.is_none());
+    }
+}

@@ -1,0 +1,366 @@
+//! The command line as a user meets it: output, exit codes, help.
+
+use std::{
+    io::Write,
+    process::{Command, Output, Stdio},
+};
+
+fn packgate(args: &[&str]) -> Output {
+    packgate_reading(args, b"")
+}
+
+fn packgate_reading(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_packgate"))
+        .args(args)
+        .env("COLUMNS", "100")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A child that has seen enough closes its end.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn help_names_every_subcommand_and_gives_examples() {
+    for flag in ["--help", "-h"] {
+        let output = packgate(&[flag]);
+        assert_eq!(output.status.code(), Some(0));
+        let help = stdout(&output);
+        for word in [
+            "serve",
+            "demo",
+            "check",
+            "classify",
+            "completions",
+            "Examples:",
+            "packgate serve --repos /srv/git --clones 4",
+        ] {
+            assert!(help.contains(word), "{word} is not in\n{help}");
+        }
+    }
+}
+
+#[test]
+fn each_subcommand_explains_its_flags() {
+    for (command, words) in [
+        (
+            "serve",
+            &[
+                "--config <FILE>",
+                "--listen <ADDR>",
+                "--upstream <URL>",
+                "--repos <DIR>",
+                "--admin <ADDR>",
+                "--clones <N>",
+                "--clones-per-repo <N>",
+                "127.0.0.1:8080",
+                "127.0.0.1:9901",
+                "default: no limit",
+            ][..],
+        ),
+        ("demo", &["--listen", "--admin", "--dir"]),
+        ("check", &["FILE", "--schema", "--repos"]),
+        (
+            "classify",
+            &["FILE", "--content-encoding", "--format", "json", "text"],
+        ),
+        ("completions", &["bash", "zsh", "fish"]),
+    ] {
+        let output = packgate(&[command, "--help"]);
+        assert_eq!(output.status.code(), Some(0), "{command}");
+        for word in words {
+            assert!(
+                stdout(&output).contains(word),
+                "{word} is not in\n{}",
+                stdout(&output)
+            );
+        }
+    }
+}
+
+#[test]
+fn the_version_is_printed() {
+    let output = packgate(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        stdout(&output),
+        format!("packgate {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn wrong_usage_exits_64_and_explains_itself_on_stderr() {
+    for args in [
+        &[][..],
+        &["sevre"],
+        &["serve", "--no-such-flag"],
+        &["serve", "--clones", "many"],
+        &["serve", "--upstream", "http://a", "--repos", "b"],
+        &["check"],
+        &["classify", "--format", "xml"],
+        &["completions", "tcsh"],
+    ] {
+        let output = packgate(args);
+        assert_eq!(output.status.code(), Some(64), "{args:?}");
+        assert!(stdout(&output).is_empty(), "{args:?}");
+        assert!(
+            stderr(&output).contains("--help"),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn check_prints_every_mistake_on_stderr_and_exits_64() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("packgate.yaml");
+    std::fs::write(
+        &file,
+        "upstream: http://git\nlimits: [{name: a, per: global, seats: 0}]\nqeue: {}\nmode: on\n",
+    )
+    .unwrap();
+    let output = packgate(&["check", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stdout(&output).is_empty());
+    let told = stderr(&output);
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(
+        lines[0].ends_with("packgate.yaml has 3 mistakes:"),
+        "{told}"
+    );
+    for (line, start) in lines[1..].iter().zip([
+        "  qeue: unknown key, did you mean `queue`?",
+        "  mode: must be",
+        "  limits[0].seats: must be",
+    ]) {
+        assert!(line.starts_with(start), "{told}");
+    }
+}
+
+#[test]
+fn check_prints_what_it_understood_and_ends_with_ok() {
+    let yaml = "
+upstream: http://git:8081
+listen: [127.0.0.1:1, 'unix:/run/gate']
+health: 127.0.0.1:3
+limits:
+  - {name: java, per: repo, match: {repo: 'squareup/*', shape: clone}, seats: 1}
+  - {name: each-repo, per: repo, seats: 2}
+seats: {filtered: 1}
+queue: {timeout: 90s}
+exempt: [{user: release-bot}]
+identity: {user: [credential, basic], trusted_proxies: [10.0.0.0/8]}
+";
+    let output = packgate_reading(
+        &["check", "-", "--admin", "127.0.0.1:2", "--clones", "8"],
+        yaml.as_bytes(),
+    );
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let mut rest = told.as_str();
+    for piece in [
+        "127.0.0.1:1, unix:/run/gate",
+        "http://git:8081",
+        "127.0.0.1:2",
+        "127.0.0.1:3",
+        "enforce",
+        "1. java        1 seat per repository, for repo squareup/* and shape clone",
+        "2. each-repo   2 seats per repository, for everything",
+        "3. all-clones  8 seats in all, for everything",
+        "clone takes 1 seat, shallow takes 1 seat, filtered takes 1 seat",
+        "deepening, incremental",
+        "user release-bot",
+        "1m 30s",
+        "256",
+        "64",
+        "429",
+        "from 5s to 300s, 30s",
+        "credential",
+        "basic (not verified",
+        "trusted: 10.0.0.0/8",
+        "64 bits",
+        "1MiB",
+        "64MiB",
+        "5m",
+        "15m",
+        "json",
+        "none",
+        "Warnings\n  queue.timeout: 1m 30s is longer",
+        "\nok (with a warning)\n",
+    ] {
+        let Some(at) = rest.find(piece) else {
+            panic!("{piece} is not (or too early) in\n{told}")
+        };
+        rest = &rest[at + piece.len()..];
+    }
+    assert!(rest.is_empty(), "ok is the last line\n{told}");
+}
+
+#[test]
+fn check_says_plainly_ok_when_there_is_nothing_to_say() {
+    let output = packgate(&[
+        "check",
+        "/dev/null",
+        "--upstream",
+        "http://git",
+        "--clones",
+        "2",
+    ]);
+    assert_eq!(
+        (output.status.code(), stdout(&output).lines().last()),
+        (Some(0), Some("ok"))
+    );
+    let output = packgate(&["check", "/dev/null", "--upstream", "http://git"]);
+    assert!(
+        stdout(&output).contains("nothing is gated"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn check_knows_the_files_of_this_machine() {
+    let yaml = b"upstream: {cgi: {root: /no/such/dir}}\nidentity: {user: [credential], hash_key_file: /no/such/key}";
+    let output = packgate_reading(&["check", "-"], yaml);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        stdout(&output).contains("upstream.cgi.root: /no/such/dir is not a directory"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(
+        stdout(&output).contains("identity.hash_key_file: /no/such/key cannot be read"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_exits_66() {
+    for command in ["check", "classify"] {
+        let output = packgate(&[command, "/no/such/file"]);
+        assert_eq!(output.status.code(), Some(66), "{command}");
+        assert!(
+            stderr(&output).contains("cannot read /no/such/file"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    assert_eq!(
+        packgate(&["classify", "/"]).status.code(),
+        Some(66),
+        "a directory opens, but cannot be read"
+    );
+}
+
+#[test]
+fn the_schema_needs_no_file() {
+    let output = packgate(&["check", "--schema"]);
+    assert_eq!(output.status.code(), Some(0));
+    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(schema["properties"]["limits"].is_object());
+}
+
+#[test]
+fn completions_know_the_flags() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = packgate(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        assert!(stdout(&output).contains("clones-per-repo"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_packgate"))
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        (output.status.code(), stderr(&output).as_str()),
+        (Some(0), "")
+    );
+}
+
+const CLONE: &[u8] = b"0011command=fetch0001000fno-progress\
+    0032want 0123456789012345678901234567890123456789\n0009done\n0000";
+
+#[test]
+fn classify_prints_one_line_of_json() {
+    let output = packgate_reading(&["classify", "--format", "json"], CLONE);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let expected = format!(
+        "{{\"shape\":\"clone\",\"why\":null,\"protocol\":2,\"wants\":1,\"haves\":0,\"filter\":null,\"depth\":null,\"decided_at\":{}}}\n",
+        CLONE.len()
+    );
+    assert_eq!(stdout(&output), expected);
+}
+
+#[test]
+fn classify_exits_0_whatever_the_shape() {
+    for (input, args, shape, why) in [
+        (&b""[..], &[][..], "unknown", "\"empty\""),
+        (b"what is this", &[], "unknown", "\"malformed\""),
+        (b"0000", &[], "probe", "null"),
+        (
+            CLONE,
+            &["--content-encoding", "br"],
+            "unknown",
+            "\"encoding\"",
+        ),
+    ] {
+        let output = packgate_reading(
+            &[&["classify", "--format", "json", "-"], args].concat(),
+            input,
+        );
+        assert_eq!(output.status.code(), Some(0), "{shape}");
+        let start = format!("{{\"shape\":\"{shape}\",\"why\":{why},");
+        assert!(stdout(&output).starts_with(&start), "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn classify_speaks_to_people_by_default_and_reads_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("body");
+    std::fs::write(&file, CLONE).unwrap();
+    let output = packgate(&["classify", file.to_str().unwrap()]);
+    assert!(
+        stdout(&output).starts_with("clone: a full clone\n"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(
+        stdout(&output).contains("wants       1\n"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn classify_streams_a_body_of_any_length() {
+    let mut body = b"0011command=fetch0001".to_vec();
+    for _ in 0..400_000 {
+        body.extend_from_slice(b"0032want 0123456789012345678901234567890123456789\n");
+    }
+    body.extend_from_slice(b"0009done\n0000");
+    let output = packgate_reading(&["classify", "--format", "json"], &body);
+    let start = "{\"shape\":\"clone\",\"why\":null,\"protocol\":2,\"wants\":400000,";
+    assert!(stdout(&output).starts_with(start), "{}", stdout(&output));
+}

@@ -1,0 +1,307 @@
+//! The shipped examples: valid for the binary, valid for the schema, complete where they say so.
+
+use std::{collections::BTreeSet, path::PathBuf, process::Command};
+
+use packgate::config::{Config, Overrides, SCHEMA};
+use regex::Regex;
+use serde_json::Value;
+
+fn examples() -> Vec<PathBuf> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.retain(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "yaml")
+    });
+    files.sort();
+    files
+}
+
+fn names(files: &[PathBuf]) -> Vec<&str> {
+    files
+        .iter()
+        .map(|file| file.file_name().unwrap().to_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn packgate_check_accepts_every_example() {
+    let files = examples();
+    for expected in ["complete.yaml", "minimal.yaml", "typical.yaml"] {
+        assert!(names(&files).contains(&expected), "{files:?}");
+    }
+    for file in files {
+        let output = Command::new(env!("CARGO_BIN_EXE_packgate"))
+            .arg("check")
+            .arg(&file)
+            .output()
+            .unwrap();
+        let (stdout, stderr) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}\n{stderr}",
+            file.display()
+        );
+        assert!(stdout.lines().last().unwrap().starts_with("ok"), "{stdout}");
+    }
+}
+
+#[test]
+fn the_examples_for_use_raise_no_warning() {
+    for file in examples()
+        .into_iter()
+        .filter(|file| !file.ends_with("complete.yaml"))
+    {
+        let config = Config::load(Some(&file), &Overrides::default()).unwrap();
+        assert_eq!(config.warnings(), [], "{}", file.display());
+    }
+}
+
+#[test]
+fn the_complete_example_has_every_key() {
+    let file = examples()
+        .into_iter()
+        .find(|file| file.ends_with("complete.yaml"))
+        .unwrap();
+    let document: Value = serde_yaml::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let schema = schema();
+    let mut missing = BTreeSet::new();
+    missing_keys(&schema, &document, "", &mut missing);
+    assert_eq!(missing, BTreeSet::new());
+}
+
+fn missing_keys(schema: &Value, document: &Value, path: &str, missing: &mut BTreeSet<String>) {
+    let Some(properties) = schema["properties"].as_object() else {
+        return;
+    };
+    for (key, schema) in properties {
+        let path = format!("{path}.{key}");
+        match document.get(key) {
+            None => drop(missing.insert(path)),
+            Some(value) => missing_keys(schema, value, &path, missing),
+        }
+    }
+}
+
+#[test]
+fn every_example_fits_the_schema() {
+    for file in examples() {
+        let document: Value =
+            serde_yaml::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let mut faults = Vec::new();
+        validate(
+            &schema(),
+            &schema(),
+            &document,
+            &file.display().to_string(),
+            &mut faults,
+        );
+        assert!(faults.is_empty(), "{faults:#?}");
+    }
+}
+
+/// What both can tell, both tell: the schema and the parser refuse the same of these and accept the same.
+#[test]
+fn schema_and_parser_agree() {
+    let cases = [
+        "{}",
+        "queue: {timeout: 0s}",
+        "queue: {timeout: 0}",
+        "queue: {timeout: 1}",
+        "queue: {timeout: soon}",
+        "queue:",
+        "limits:",
+        "exempt:",
+        "limits: [{name: a, per: global, seats: 1}]",
+        "limits: [{name: a, per: global, seats: 0}]",
+        "limits: [{name: a, per: global}]",
+        "limits: [{name: a, per: planet, seats: 1}]",
+        "limits: [{name: a, per: ip, seats: 1, match: {}}]",
+        "limits: [{name: a, per: ip, seats: 1, match: {shape: clone}}]",
+        "limits: [{name: a, per: ip, seats: 1, match: {shape: probe}}]",
+        "limits: [{name: a, per: ip, seats: 1, match: {ip: 10.0.0.0/8}}]",
+        "limit: []",
+        "listen: []",
+        "listen: [127.0.0.1:1]",
+        "listen: 8080",
+        "listen: nowhere",
+        "listen: unix:/run/x",
+        "health: localhost:1",
+        "mode: shadow",
+        "mode: on",
+        "seats: {clone: 0}",
+        "seats: {probe: 0}",
+        "seats: {clone: 1.5}",
+        "classifier: {window: 1MiB}",
+        "classifier: {window: 1048576}",
+        "classifier: {window: 64Ki}",
+        "classifier: {window: 1M}",
+        "classifier: {timeout: 1h 30m}",
+        "classifier: {timeout: 10}",
+        "refusal: {status: 503}",
+        "refusal: {status: 500}",
+        "exempt: [{}]",
+        "exempt: [{ip: 10.0.0.0/8}]",
+        "exempt: [bot]",
+        "identity: {user: [basic]}",
+        "identity: {user: basic}",
+        "identity: {user: [credential, {header: x}], trusted_proxies: [10.0.0.0/8]}",
+        "identity: {user: [{heder: x}]}",
+        "identity: {user: [basic, basic]}",
+        "identity: {ipv6_prefix: 129}",
+        "identity: {hash_key_file: x}",
+        "telemetry: {otlp: 'http://x'}",
+        "telemetry: {otlp: x}",
+        "telemetry: {log: xml}",
+        "repo_key: {host: true}",
+        "repo_key: {host: yes}",
+        "drain: {delay: 5}",
+        "timeouts: {connect: 5s}",
+        "timeouts: {read: 5s}",
+    ];
+    for case in cases {
+        let document: Value = serde_yaml::from_str(case).unwrap();
+        let mut faults = Vec::new();
+        validate(&schema(), &schema(), &document, case, &mut faults);
+        let overrides = Overrides {
+            upstream: Some("http://git".to_owned()),
+            ..Overrides::default()
+        };
+        let parsed = Config::from_yaml(case.as_bytes(), &overrides);
+        assert_eq!(
+            faults.is_empty(),
+            parsed.is_ok(),
+            "{case}\nschema: {faults:?}\nparser: {:?}",
+            parsed.err()
+        );
+    }
+    for (upstream, good) in [
+        ("http://git:1", true),
+        ("http://git/", true),
+        ("unix:/run/x", true),
+        ("{cgi: {root: /srv}}", true),
+        ("https://git", false),
+        ("http://git/x", false),
+        ("unix:x", false),
+        ("{cgi: {}}", false),
+        ("{cgi: {root: x}}", false),
+        ("git:1", false),
+        ("5", false),
+    ] {
+        let case = format!("upstream: {upstream}");
+        let document: Value = serde_yaml::from_str(&case).unwrap();
+        let mut faults = Vec::new();
+        validate(&schema(), &schema(), &document, &case, &mut faults);
+        assert_eq!(
+            (
+                faults.is_empty(),
+                Config::from_yaml(case.as_bytes(), &Overrides::default()).is_ok()
+            ),
+            (good, good),
+            "{case}"
+        );
+    }
+}
+
+fn schema() -> Value {
+    serde_json::from_str(SCHEMA).unwrap()
+}
+
+/// The part of JSON Schema that the schema uses; any other keyword is a fault, so that none is there without effect.
+///
+/// A full validator would bring some thirty crates for these few lines.
+fn validate(root: &Value, schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
+    for (keyword, rule) in schema.as_object().expect("a schema is an object") {
+        let fits = match keyword.as_str() {
+            "$schema" | "$defs" | "title" | "description" | "default" => true,
+            "$ref" => {
+                let name = rule.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
+                validate(root, &root["$defs"][name], value, at, faults);
+                true
+            }
+            "anyOf" => rule.as_array().unwrap().iter().any(|schema| {
+                let mut faults = Vec::new();
+                validate(root, schema, value, at, &mut faults);
+                faults.is_empty()
+            }),
+            "type" => match rule {
+                Value::Array(types) => types.iter().any(|name| is_type(value, name)),
+                name => is_type(value, name),
+            },
+            "enum" => rule.as_array().unwrap().contains(value),
+            "const" => rule == value,
+            "minimum" => value
+                .as_f64()
+                .is_none_or(|number| number >= rule.as_f64().unwrap()),
+            "maximum" => value
+                .as_f64()
+                .is_none_or(|number| number <= rule.as_f64().unwrap()),
+            "pattern" => value
+                .as_str()
+                .is_none_or(|text| Regex::new(rule.as_str().unwrap()).unwrap().is_match(text)),
+            "minLength" => value
+                .as_str()
+                .is_none_or(|text| text.chars().count() as u64 >= rule.as_u64().unwrap()),
+            "maxLength" => value
+                .as_str()
+                .is_none_or(|text| text.chars().count() as u64 <= rule.as_u64().unwrap()),
+            "minItems" => value
+                .as_array()
+                .is_none_or(|items| items.len() as u64 >= rule.as_u64().unwrap()),
+            "uniqueItems" => value
+                .as_array()
+                .is_none_or(|items| (1..items.len()).all(|n| !items[..n].contains(&items[n]))),
+            "items" => {
+                for (n, item) in value.as_array().into_iter().flatten().enumerate() {
+                    validate(root, rule, item, &format!("{at}[{n}]"), faults);
+                }
+                true
+            }
+            "minProperties" => value
+                .as_object()
+                .is_none_or(|map| map.len() as u64 >= rule.as_u64().unwrap()),
+            "required" => {
+                let has = |key: &Value| value.get(key.as_str().unwrap()).is_some();
+                !value.is_object() || rule.as_array().unwrap().iter().all(has)
+            }
+            "properties" => {
+                for (key, schema) in rule.as_object().unwrap() {
+                    if let Some(value) = value.get(key) {
+                        validate(root, schema, value, &format!("{at}.{key}"), faults);
+                    }
+                }
+                true
+            }
+            "additionalProperties" => {
+                assert_eq!(rule, false);
+                let known = schema["properties"].as_object().unwrap();
+                value
+                    .as_object()
+                    .is_none_or(|map| map.keys().all(|key| known.contains_key(key)))
+            }
+            unknown => panic!("the schema uses `{unknown}`, which this test does not know"),
+        };
+        if !fits {
+            faults.push(format!("{at}: {keyword} {rule}"));
+        }
+    }
+}
+
+fn is_type(value: &Value, name: &Value) -> bool {
+    match name.as_str().unwrap() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        other => panic!("no such type: {other}"),
+    }
+}
