@@ -1,1 +1,34 @@
-//! Harness.
+//! The instruments of the integration tests: real git clients, real git servers, the real `packgate` binary, and
+//! recording stand-ins for both ends where a test has to hold a byte in its hand.
+//!
+//! Everything blocks, on threads. An async harness would share its runtime (and its HTTP crates) with the thing under
+//! test; here bytes are written and read as they are, by code that knows nothing of pingora or hyper.
+//!
+//! Rules that keep the tests honest and parallel:
+//!
+//! - every port is 0 and every path is in a fresh temporary directory;
+//! - nothing sleeps and hopes: [`wait::until`] polls a condition against a deadline;
+//! - concurrency is proven by counting at the origin, and "while a clone runs" means while a test holds a [`Latch`]
+//!   or a [`Relay`] valve shut;
+//! - a tool that is missing fails the test and names the remedy.
+
+pub mod git;
+pub mod http;
+pub mod metrics;
+pub mod origin;
+pub mod packgate;
+pub mod pkt;
+pub mod process;
+pub mod relay;
+pub mod repos;
+pub mod server;
+pub mod wait;
+
+pub use git::Git;
+pub use http::{Connection, Endpoint, Request, Response};
+pub use metrics::Metrics;
+pub use origin::{Latch, Origin, Received, Reply};
+pub use packgate::Packgate;
+pub use relay::Relay;
+pub use server::NginxGit;
+pub use wait::{until, within};

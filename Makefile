@@ -1,0 +1,78 @@
+# Every way to build, try and prove packgate. `make` lists them.
+.DEFAULT_GOAL := help
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules
+
+CARGO ?= cargo
+# CI keeps going after a failure to report all of them; at the desk the first one is enough.
+NEXTEST_PROFILE := $(if $(CI),ci,default)
+FUZZ_SECONDS ?= 60
+export PATH := $(CURDIR)/.tools/bin:$(PATH):/usr/sbin:/sbin
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## a sample repository, served and gated, with the commands to try (unoptimised: it is there sooner)
+	@tools/install build
+	$(CARGO) run --locked --quiet -- demo
+
+.PHONY: build
+build: ## the optimised binary: target/release/packgate
+	@tools/install build
+	$(CARGO) build --release --locked
+
+.PHONY: check
+check: ## the quick inner loop: format, clippy, unit tests
+	@tools/install build
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(call run-tests,-p packgate-classifier -p packgate-policy -p packgate)
+
+.PHONY: test
+test: ## everything: lint, unit tests, examples, real git against real servers
+	@tools/install test
+	$(MAKE) --no-print-directory lint
+	$(CARGO) build --workspace --all-targets --locked
+	$(CARGO) test --workspace --doc --locked --quiet
+	$(call run-tests,--workspace)
+
+.PHONY: lint
+lint: ## format, clippy, documentation, dependencies
+	@tools/install lint
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items --quiet
+	cargo-deny --log-level error check bans licenses sources
+
+.PHONY: bench
+bench: ## the figures: classifier, policy, and packgate against a direct connection and nginx
+	@tools/install test
+	$(CARGO) bench --locked -p packgate-classifier -p packgate-policy
+	$(CARGO) build --release --locked
+	PACKGATE_BIN=$(TARGET)/release/packgate $(CARGO) bench --locked -p packgate-integration-tests
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
+	@for target in $$(cd classifier && $(CARGO) +nightly fuzz list); do \
+		echo "== $$target"; \
+		(cd classifier && $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS)); \
+	done
+
+.PHONY: docs
+docs: ## the API documentation: target/doc/packgate/index.html
+	@tools/install build
+	$(CARGO) doc --workspace --no-deps --locked --document-private-items
+
+TARGET = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+
+# cargo-nextest runs each test in a process of its own and reports better; plain cargo test runs the same tests.
+define run-tests
+if $(CARGO) nextest --version >/dev/null 2>&1; then \
+	$(CARGO) nextest run --locked --profile $(NEXTEST_PROFILE) $(1); \
+else \
+	$(CARGO) test --locked $(if $(CI),--no-fail-fast) --all-targets $(1); \
+fi
+endef

@@ -1,0 +1,46 @@
+//! Waiting for a condition: the only place in the tests that sleeps, for as long as it takes to ask again.
+
+use std::time::{Duration, Instant};
+
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+
+/// How long anything may take that is not itself measured: far above what a loaded two-core machine needs, so that only
+/// something that hangs runs into it.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The first `Some` that `probe` yields, or a panic that says what never came.
+pub fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, what, probe)
+}
+
+/// [`until`] with a deadline of its own, where the time is what is tested.
+pub fn within<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(value) = probe() {
+            return value;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "waited {limit:?} in vain for {what}"
+        );
+        pause(ASK_AGAIN);
+    }
+}
+
+/// Asserts that a condition goes on holding for a while: for what must *not* happen, where no event can be awaited.
+pub fn stays(time: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        assert!(holds(), "no longer holds: {what}");
+        pause(ASK_AGAIN);
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "between two looks at a condition"
+)]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
