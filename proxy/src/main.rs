@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use packgate::cli::{Cli, Command, check, classify, completions, serve};
+use packgate::cli::{Cli, Command, check, classify, completions, demo, serve};
 
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args_os()) {
@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(args) => serve::run(&args),
-        Command::Demo(_) => ExitCode::from(69),
+        Command::Demo(args) => demo::run(args, serve::run_document),
         Command::Check(args) => check::run(args),
         Command::Classify(args) => classify::run(args),
         Command::Completions(args) => completions::run(args),

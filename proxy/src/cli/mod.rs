@@ -6,6 +6,7 @@
 pub mod check;
 pub mod classify;
 pub mod completions;
+pub mod demo;
 mod explain;
 pub mod serve;
 
@@ -96,7 +97,7 @@ pub enum Command {
     /// gated. SIGHUP, or a change of the file, applies it anew to the running gate; SIGTERM lets running streams finish.
     Serve(ServeArgs),
     /// See it work: a sample repository, served and gated, with the commands to try
-    Demo(DemoArgs),
+    Demo(demo::DemoArgs),
     /// Validate a configuration and print what it means, or every mistake in it
     ///
     /// A valid file is explained on stdout, with warnings for what is legal but hardly meant; the last line is `ok`. Of any
@@ -178,22 +179,6 @@ impl ConfigFlags {
             clones_per_repo: self.clones_per_repo,
         }
     }
-}
-
-/// `packgate demo`.
-#[derive(Args, Debug)]
-pub struct DemoArgs {
-    /// Where git clients connect: IP:PORT
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    pub listen: String,
-
-    /// Where status, metrics and probes are: IP:PORT
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9901")]
-    pub admin: String,
-
-    /// Where the sample repository is made and kept [default: a temporary directory, removed at the end]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
 }
 
 impl Cli {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::{ServeArgs, exit};
 use crate::{
     app,
-    config::{Config, Source},
+    config::{Config, Overrides, Source},
     telemetry,
 };
 
@@ -21,8 +21,19 @@ pub fn run(args: &ServeArgs) -> ExitCode {
     }
 }
 
+/// Serves with the configuration in a YAML document that will not change.
+pub fn run_document(document: &str) -> ExitCode {
+    match Config::from_yaml(document.as_bytes(), &Overrides::default()) {
+        Ok(config) => run_config(config, Source::default()),
+        Err(errors) => {
+            eprintln!("packgate: {errors}");
+            ExitCode::from(exit::SOFTWARE)
+        }
+    }
+}
+
 /// Serves with a configuration that was loaded from `source` already.
-pub fn run_config(config: Config, source: Source) -> ExitCode {
+fn run_config(config: Config, source: Source) -> ExitCode {
     match telemetry::init(config.telemetry.log) {
         Ok(telemetry) => app::run(config, source, &telemetry),
         Err(error) => {
