@@ -1,0 +1,253 @@
+//! Who is counted where.
+//!
+//! A bucket is one counter of a limit. It exists while somebody runs or waits in it and is dropped with the last of
+//! them, so that a client that invents repository names leaves nothing behind. Buckets live in a slab and are named by
+//! index: a demand's key strings are hashed once, when it arrives.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    num::NonZeroU32,
+    sync::Arc,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use slab::Slab;
+
+use crate::{
+    fair_queue::{FlowId, Parked},
+    units::{Moment, Ticket},
+};
+
+/// What a bucket of a limit is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Key {
+    All,
+    Repo(Arc<str>),
+    User(Arc<str>),
+    Ip(IpNet),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::All => f.write_str("*"),
+            Key::Repo(name) | Key::User(name) => f.write_str(name),
+            Key::Ip(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
+            Key::Ip(net) => net.fmt(f),
+        }
+    }
+}
+
+/// Limits are known by name and not by their place in the list: places change when the configuration does, and what
+/// clients were told to come back for (`return_slots`) should survive that.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BucketKey {
+    pub(crate) limit: Arc<str>,
+    pub(crate) key: Key,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct BucketId(usize);
+
+/// The buckets of one demand, narrowest first. There is at most one per `per`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct BucketSet([Option<BucketId>; 4]);
+
+impl BucketSet {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = BucketId> + Clone + use<> {
+        self.0.into_iter().flatten()
+    }
+
+    pub(crate) fn shares_any(&self, other: &BucketSet) -> bool {
+        self.iter().any(|mine| other.iter().any(|theirs| mine == theirs))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    pub(crate) key: BucketKey,
+    /// The limit. Never zero.
+    pub(crate) seats: u32,
+    /// Seats taken; above `seats` with a lone wide demand, in shadow mode, and after the limit was lowered.
+    pub(crate) in_use: u64,
+    running: usize,
+    /// When those with a known service time are expected to end, and the seats that come free then.
+    ends: BTreeSet<(Moment, Ticket, u32)>,
+    /// Sum of the expected service times behind `ends`.
+    service: Duration,
+    /// Sum of the seats in `ends`.
+    known_seats: u64,
+    pub(crate) waiting: u32,
+    pub(crate) waiting_seats: u64,
+    pub(crate) parked: Parked,
+    /// The flow this bucket is kept for, see `fair_queue`.
+    pub(crate) reserved: Option<FlowId>,
+}
+
+impl Bucket {
+    /// Whether `seats` more can be taken: within the limit, or alone in an empty bucket.
+    pub(crate) fn has_room(&self, seats: u32) -> bool {
+        self.in_use == 0 || self.in_use.saturating_add(seats.into()) <= self.seats.into()
+    }
+
+    /// The widest demand that has room now. An empty bucket takes any.
+    pub(crate) fn room(&self) -> u32 {
+        match self.in_use {
+            0 => u32::MAX,
+            used => u32::try_from(used).map_or(0, |used| self.seats.saturating_sub(used)),
+        }
+    }
+
+    /// When `seats` are expected to be free. Those whose service time is not known are taken to end at `unknown`.
+    pub(crate) fn expected_room(&self, seats: u32, unknown: Moment) -> Moment {
+        let has_room = |left: u64| left == 0 || left.saturating_add(seats.into()) <= self.seats.into();
+        let mut left = self.in_use;
+        let mut unknown_seats = self.in_use.saturating_sub(self.known_seats);
+        for (end, _, freed) in &self.ends {
+            if *end > unknown {
+                left = left.saturating_sub(std::mem::take(&mut unknown_seats));
+                if has_room(left) {
+                    return unknown;
+                }
+            }
+            left = left.saturating_sub((*freed).into());
+            if has_room(left) {
+                return *end;
+            }
+        }
+        unknown
+    }
+
+    /// The mean service time of those that run here, if any is known.
+    pub(crate) fn mean_service(&self) -> Option<Duration> {
+        let known = u32::try_from(self.ends.len()).ok().filter(|known| *known > 0)?;
+        self.service.checked_div(known)
+    }
+
+    fn is_unused(&self) -> bool {
+        self.running == 0 && self.waiting == 0
+    }
+}
+
+/// What a running demand occupies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Occupancy {
+    pub(crate) ticket: Ticket,
+    pub(crate) set: BucketSet,
+    pub(crate) seats: u32,
+    pub(crate) since: Moment,
+    /// How long it is expected to run, if that is known.
+    pub(crate) service: Option<Duration>,
+}
+
+impl Occupancy {
+    fn end(&self) -> Option<((Moment, Ticket, u32), Duration)> {
+        let service = self.service?;
+        Some(((self.since.saturating_add(service), self.ticket, self.seats), service))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Buckets {
+    slab: Slab<Bucket>,
+    by_key: HashMap<BucketKey, BucketId>,
+}
+
+impl Buckets {
+    pub(crate) fn get(&self, id: BucketId) -> Option<&Bucket> {
+        self.slab.get(id.0)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: BucketId) -> Option<&mut Bucket> {
+        self.slab.get_mut(id.0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slab.is_empty() && self.by_key.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Bucket> {
+        self.slab.iter().map(|(_, bucket)| bucket)
+    }
+
+    /// Finds or makes the buckets of these keys. [`Buckets::forget_unused`] must follow if nobody comes to run or wait.
+    pub(crate) fn find_or_make(&mut self, keys: impl Iterator<Item = (BucketKey, NonZeroU32)>) -> BucketSet {
+        let mut set = BucketSet::default();
+        for (place, (key, seats)) in set.0.iter_mut().zip(keys) {
+            let slab = &mut self.slab;
+            let id = self.by_key.entry(key).or_insert_with_key(|key| {
+                BucketId(slab.insert(Bucket {
+                    key: key.clone(),
+                    seats: seats.get(),
+                    in_use: 0,
+                    running: 0,
+                    ends: BTreeSet::new(),
+                    service: Duration::ZERO,
+                    known_seats: 0,
+                    waiting: 0,
+                    waiting_seats: 0,
+                    parked: Parked::default(),
+                    reserved: None,
+                }))
+            });
+            *place = Some(*id);
+        }
+        set
+    }
+
+    /// Takes seats in every bucket of the set. Whether they have room is for the caller to know.
+    pub(crate) fn take(&mut self, permit: &Occupancy) {
+        for id in permit.set.iter() {
+            let Some(bucket) = self.get_mut(id) else { continue };
+            bucket.running = bucket.running.saturating_add(1);
+            bucket.in_use = bucket.in_use.saturating_add(permit.seats.into());
+            if let Some((end, service)) = permit.end() {
+                bucket.ends.insert(end);
+                bucket.service = bucket.service.saturating_add(service);
+                bucket.known_seats = bucket.known_seats.saturating_add(permit.seats.into());
+            }
+        }
+    }
+
+    /// Gives back what [`Buckets::take`] took.
+    pub(crate) fn give_back(&mut self, permit: &Occupancy) {
+        for id in permit.set.iter() {
+            let Some(bucket) = self.get_mut(id) else { continue };
+            bucket.running = bucket.running.saturating_sub(1);
+            bucket.in_use = bucket.in_use.saturating_sub(permit.seats.into());
+            if let Some((end, service)) = permit.end() {
+                bucket.ends.remove(&end);
+                bucket.service = bucket.service.saturating_sub(service);
+                bucket.known_seats = bucket.known_seats.saturating_sub(permit.seats.into());
+            }
+        }
+    }
+
+    pub(crate) fn count_waiter(&mut self, set: &BucketSet, seats: u32) {
+        for id in set.iter() {
+            let Some(bucket) = self.get_mut(id) else { continue };
+            bucket.waiting = bucket.waiting.saturating_add(1);
+            bucket.waiting_seats = bucket.waiting_seats.saturating_add(seats.into());
+        }
+    }
+
+    pub(crate) fn uncount_waiter(&mut self, set: &BucketSet, seats: u32) {
+        for id in set.iter() {
+            let Some(bucket) = self.get_mut(id) else { continue };
+            bucket.waiting = bucket.waiting.saturating_sub(1);
+            bucket.waiting_seats = bucket.waiting_seats.saturating_sub(seats.into());
+        }
+    }
+
+    pub(crate) fn forget_unused(&mut self, set: &BucketSet) {
+        for id in set.iter() {
+            if self.get(id).is_some_and(Bucket::is_unused)
+                && let Some(bucket) = self.slab.try_remove(id.0)
+            {
+                self.by_key.remove(&bucket.key);
+            }
+        }
+    }
+}

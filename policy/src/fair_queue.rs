@@ -1,0 +1,489 @@
+//! Whose turn it is.
+//!
+//! **Flows take turns by seats served.** Waiters with identical buckets form a flow, first come first served. Each flow
+//! has a *tag*: the virtual time at which its first waiter would have been served if flows were served in parallel, a
+//! seat at a time. The lowest tag goes first; being served moves the tag on by the seats taken, and the virtual clock is
+//! the highest tag served. This is start-time fair queueing with the bill in front: a flow's first tag is the clock *plus*
+//! its seats, not the clock. In the textbook form a flow that runs empty must be remembered until the clock has passed its
+//! last tag, or else asking again after each turn would make it first every time; paying in front gives the same shares
+//! and lets an empty flow be forgotten at once, as memory must follow who waits. There is one clock for all buckets: tags
+//! of one flow in several buckets would each be fairer alone, but then two buckets freed together could disagree on who is
+//! first. A served flow's next tag counts from the clock and not from a tag that fell behind, so that nobody saves up turns
+//! while its own limit held it back.
+//!
+//! **Looking only where room appeared.** Each flow is *parked* on exactly one bucket that blocks it, like a watched
+//! literal in a SAT solver: as long as that bucket blocks, nothing else about the flow matters. When room appears in a
+//! bucket (it is *stirred*), flows parked there are looked at in the order of their turns, each is started or parked on
+//! another bucket that blocks it, and that ends when the room is used up. Asking every waiter after every release was
+//! rejected: with 10,000 waiting it costs 10,000 looks a seat. (Flows of one narrow bucket can still all move between it
+//! and a wide one, so the worst case of one release is the number of flows; that takes thousands of clients who differ
+//! only by user.)
+//!
+//! **Nobody is overtaken for ever.** Whoever fits may run past a waiter that does not, for an idle seat helps nobody.
+//! But a demand of four seats would wait for ever among demands of one. So each time somebody with a later turn gets into
+//! the bucket on which a flow is parked first, that counts, and when it happened as often as the bucket has seats, the
+//! bucket is *reserved* for the flow: nobody else gets in. The reservation has no effect while another bucket blocks its
+//! holder, unless that one is reserved for it too; a full repository must not idle the server. A flow blocked by a bucket
+//! it holds and by one it does not is parked on the latter, where it goes on counting. So a demand wide in two buckets ends
+//! up holding both.
+//!
+//! Crossing reservations cannot deadlock because flows with reservations have a *seniority*, the order in which they got
+//! their first one. Seniors come first wherever they are parked, are not bound by reservations of juniors, and take them
+//! over. The most senior is therefore held up only by demands that run, and those end.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use slab::Slab;
+
+use crate::{
+    buckets::{Bucket, BucketId, BucketSet, Buckets},
+    units::Ticket,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FlowId(usize);
+
+/// The order in which flows are looked at: seniors, then by tag, then by when the tag was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn {
+    seniority: u64,
+    tag: u64,
+    serial: u64,
+}
+
+impl Turn {
+    const NO_SENIORITY: u64 = u64::MAX;
+
+    /// Later than any waiter's: the turn of somebody who arrives and starts at once.
+    pub(crate) const LAST: Turn = Turn {
+        seniority: Turn::NO_SENIORITY,
+        tag: u64::MAX,
+        serial: u64::MAX,
+    };
+
+    fn is_senior(self) -> bool {
+        self.seniority != Turn::NO_SENIORITY
+    }
+}
+
+/// The flows parked on one bucket, by the seats their first waiters ask for: room for two seats is found a taker without
+/// looking at those who need four. There are few different widths (one per shape).
+#[derive(Debug, Default)]
+pub(crate) struct Parked {
+    by_seats: BTreeMap<u32, BTreeSet<(Turn, FlowId)>>,
+}
+
+impl Parked {
+    fn insert(&mut self, seats: u32, turn: Turn, flow: FlowId) {
+        self.by_seats.entry(seats).or_default().insert((turn, flow));
+    }
+
+    fn remove(&mut self, seats: u32, turn: Turn, flow: FlowId) {
+        if let Some(flows) = self.by_seats.get_mut(&seats) {
+            flows.remove(&(turn, flow));
+            if flows.is_empty() {
+                self.by_seats.remove(&seats);
+            }
+        }
+    }
+
+    /// Who is first of those that ask for at most `seats`.
+    fn first_within(&self, seats: u32) -> Option<(Turn, FlowId)> {
+        let firsts = self.by_seats.range(..=seats).filter_map(|(_, flows)| flows.first());
+        firsts.min().copied()
+    }
+
+    fn first(&self) -> Option<(Turn, FlowId)> {
+        self.first_within(u32::MAX)
+    }
+}
+
+#[derive(Debug)]
+struct Flow {
+    set: BucketSet,
+    /// Never empty. Tickets grow, so the order of the keys is the order of arrival.
+    waiters: BTreeMap<Ticket, u32>,
+    turn: Turn,
+    parked_on: Option<BucketId>,
+    /// How often it was overtaken in each of its buckets since one of it last started.
+    overtaken: [u32; 4],
+}
+
+impl Flow {
+    fn first_seats(&self) -> u32 {
+        self.waiters.first_key_value().map_or(0, |(_, seats)| *seats)
+    }
+}
+
+/// A waiter whose turn has come. It has left the queue and its seats are free, but not taken yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub(crate) ticket: Ticket,
+    pub(crate) turn: Turn,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct FairQueue {
+    flows: Slab<Flow>,
+    by_set: HashMap<BucketSet, FlowId>,
+    seniors: BTreeMap<u64, FlowId>,
+    /// Buckets that may have room for somebody parked on them.
+    stirred: Vec<BucketId>,
+    /// Flows whose first waiter is new: they are parked, or started, when they are looked at.
+    unparked: BTreeSet<(Turn, FlowId)>,
+    clock: u64,
+    next_serial: u64,
+    next_seniority: u64,
+}
+
+impl FairQueue {
+    /// How many wait with exactly these buckets.
+    pub(crate) fn waiting_in_flow(&self, set: &BucketSet) -> usize {
+        self.flow_of(set).map_or(0, |(_, flow)| flow.waiters.len())
+    }
+
+    /// The buckets that keep a newcomer from running, narrowest first; empty if it may start now. Behind waiters of its
+    /// own flow it is kept by the bucket they are parked on.
+    pub(crate) fn blockers(&self, buckets: &Buckets, set: &BucketSet, seats: u32) -> Vec<BucketId> {
+        let blocked = |id: &BucketId| self.blocks(buckets, *id, seats, None);
+        let mut blockers: Vec<_> = set.iter().filter(blocked).collect();
+        if blockers.is_empty() {
+            blockers.extend(self.flow_of(set).and_then(|(_, flow)| flow.parked_on));
+        }
+        blockers
+    }
+
+    /// Takes in a waiter, at the end of its flow. [`FairQueue::next_ready`] must be asked before anybody is overtaken.
+    pub(crate) fn join(&mut self, buckets: &mut Buckets, set: BucketSet, ticket: Ticket, seats: u32) {
+        buckets.count_waiter(&set, seats);
+        if let Some(flow) = self.flow_of_mut(&set) {
+            flow.waiters.insert(ticket, seats);
+            return;
+        }
+        let flow = Flow {
+            set,
+            waiters: BTreeMap::from([(ticket, seats)]),
+            turn: self.turn_after(self.clock, seats),
+            parked_on: None,
+            overtaken: [0; 4],
+        };
+        let turn = flow.turn;
+        let id = FlowId(self.flows.insert(flow));
+        self.by_set.insert(set, id);
+        self.unparked.insert((turn, id));
+    }
+
+    /// Takes out a waiter that gave up.
+    pub(crate) fn leave(&mut self, buckets: &mut Buckets, set: &BucketSet, ticket: Ticket) {
+        let Some((id, flow)) = self.flow_of(set) else { return };
+        let was_first = flow.waiters.first_key_value().is_some_and(|(first, _)| *first == ticket);
+        if was_first {
+            self.unpark(buckets, id);
+            self.drop_seniority(buckets, id);
+        }
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        let Some(seats) = flow.waiters.remove(&ticket) else { return };
+        buckets.uncount_waiter(set, seats);
+        if !was_first {
+            return;
+        }
+        if flow.waiters.is_empty() {
+            self.forget(id);
+            return;
+        }
+        let paid = flow.turn.tag.saturating_sub(seats.into());
+        flow.turn.tag = paid.saturating_add(flow.first_seats().into());
+        self.unparked.insert((flow.turn, id));
+    }
+
+    /// The buckets of `set` may have room now.
+    pub(crate) fn stir_all(&mut self, set: &BucketSet) {
+        for id in set.iter() {
+            self.stir(id);
+        }
+    }
+
+    /// The next waiter that can run, if any. The caller takes its seats, tells [`FairQueue::admitted`], and asks again.
+    pub(crate) fn next_ready(&mut self, buckets: &mut Buckets) -> Option<Ready> {
+        loop {
+            let (id, on) = self.next_candidate(buckets)?;
+            match self.blocker(buckets, id) {
+                None => return self.pop_first(buckets, id),
+                // What fits and is still blocked is blocked by the bucket's reservation, and so is all behind it.
+                Some(bucket) if on == Some(bucket) => self.stirred.retain(|stirred| *stirred != bucket),
+                Some(bucket) => {
+                    self.unpark(buckets, id);
+                    self.park(buckets, id, bucket);
+                }
+            }
+        }
+    }
+
+    /// Somebody whose turn was `turn` took seats in the buckets of `set`: those overtaken by that are counted, and what
+    /// reservations depended on the seats is looked at again.
+    pub(crate) fn admitted(&mut self, buckets: &mut Buckets, set: &BucketSet, turn: Turn) {
+        for id in set.iter() {
+            let first = buckets.get(id).and_then(|bucket| bucket.parked.first());
+            if let Some((firsts_turn, flow)) = first
+                && firsts_turn < turn
+            {
+                self.count_overtaken(buckets, flow, id);
+            }
+        }
+        self.stir_reservations(buckets, set);
+    }
+
+    /// Every waiter in the order in which they are expected to start.
+    pub(crate) fn in_order(&self) -> Vec<Ticket> {
+        let mut order = Vec::new();
+        for (_, flow) in &self.flows {
+            let mut turn = flow.turn;
+            let mut before = flow.first_seats();
+            for (ticket, seats) in &flow.waiters {
+                turn.tag = turn.tag.saturating_add(seats.saturating_sub(before).into());
+                order.push((turn, *ticket));
+                turn.tag = turn.tag.saturating_add((*seats).into());
+                before = *seats;
+            }
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(_, ticket)| ticket).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flows.is_empty() && self.by_set.is_empty() && self.seniors.is_empty() && self.unparked.is_empty()
+    }
+
+    /// Whoever is first of the unparked flows and of those parked on a stirred bucket that has room for them.
+    fn next_candidate(&mut self, buckets: &Buckets) -> Option<(FlowId, Option<BucketId>)> {
+        let mut best = None;
+        self.stirred.retain(|id| {
+            let Some(bucket) = buckets.get(*id) else { return false };
+            let Some((turn, flow)) = bucket.parked.first_within(bucket.room()) else {
+                return false;
+            };
+            let this = (turn, flow, *id);
+            best = Some(best.map_or(this, |best: (Turn, FlowId, BucketId)| best.min(this)));
+            true
+        });
+        match (self.unparked.first(), best) {
+            (Some(new), Some((turn, flow, on))) if *new > (turn, flow) => Some((flow, Some(on))),
+            (None, Some((_, flow, on))) => Some((flow, Some(on))),
+            (Some((_, flow)), _) => Some((*flow, None)),
+            (None, None) => None,
+        }
+    }
+
+    fn pop_first(&mut self, buckets: &mut Buckets, id: FlowId) -> Option<Ready> {
+        self.unpark(buckets, id);
+        let turn = self.flows.get(id.0)?.turn;
+        self.drop_seniority(buckets, id);
+        self.clock = self.clock.max(turn.tag);
+        let flow = self.flows.get_mut(id.0)?;
+        let (ticket, seats) = flow.waiters.pop_first()?;
+        flow.overtaken = [0; 4];
+        buckets.uncount_waiter(&flow.set, seats);
+        if flow.waiters.is_empty() {
+            self.forget(id);
+        } else {
+            let next = flow.first_seats();
+            let turn = self.turn_after(self.clock, next);
+            self.flows.get_mut(id.0)?.turn = turn;
+            self.unparked.insert((turn, id));
+        }
+        Some(Ready { ticket, turn })
+    }
+
+    fn turn_after(&mut self, tag: u64, seats: u32) -> Turn {
+        let serial = self.next_serial;
+        self.next_serial = serial.saturating_add(1);
+        Turn {
+            seniority: Turn::NO_SENIORITY,
+            tag: tag.saturating_add(seats.into()),
+            serial,
+        }
+    }
+
+    fn flow_of(&self, set: &BucketSet) -> Option<(FlowId, &Flow)> {
+        let id = *self.by_set.get(set)?;
+        Some((id, self.flows.get(id.0)?))
+    }
+
+    fn flow_of_mut(&mut self, set: &BucketSet) -> Option<&mut Flow> {
+        self.flows.get_mut(self.by_set.get(set)?.0)
+    }
+
+    fn forget(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.try_remove(id.0) {
+            self.by_set.remove(&flow.set);
+        }
+    }
+
+    // Parking.
+
+    fn park(&mut self, buckets: &mut Buckets, id: FlowId, on: BucketId) {
+        if let Some(flow) = self.flows.get_mut(id.0)
+            && let Some(bucket) = buckets.get_mut(on)
+        {
+            flow.parked_on = Some(on);
+            bucket.parked.insert(flow.first_seats(), flow.turn, id);
+        }
+    }
+
+    fn unpark(&mut self, buckets: &mut Buckets, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        match flow.parked_on.take().and_then(|on| buckets.get_mut(on)) {
+            Some(bucket) => bucket.parked.remove(flow.first_seats(), flow.turn, id),
+            None => _ = self.unparked.remove(&(flow.turn, id)),
+        }
+    }
+
+    fn stir(&mut self, id: BucketId) {
+        if !self.stirred.contains(&id) {
+            self.stirred.push(id);
+        }
+    }
+
+    /// The bucket to park a flow on: one that blocks it, if possible one that it does not hold, else the narrowest.
+    fn blocker(&self, buckets: &Buckets, id: FlowId) -> Option<BucketId> {
+        let flow = self.flows.get(id.0)?;
+        let seats = flow.first_seats();
+        let blocked = |bucket: &BucketId| self.blocks(buckets, *bucket, seats, Some((id, flow)));
+        let not_held = |bucket: &BucketId| buckets.get(*bucket).is_some_and(|bucket| bucket.reserved != Some(id));
+        let mut blockers = flow.set.iter().filter(blocked);
+        blockers.clone().find(not_held).or_else(|| blockers.next())
+    }
+
+    /// Whether a bucket keeps `seats` from being taken, by `flow` or else by a newcomer.
+    fn blocks(&self, buckets: &Buckets, id: BucketId, seats: u32, flow: Option<(FlowId, &Flow)>) -> bool {
+        buckets.get(id).is_some_and(|bucket| {
+            !bucket.has_room(seats) || self.reserved_against(buckets, id, bucket, flow)
+        })
+    }
+
+    // Reservations.
+
+    fn reserved_against(
+        &self,
+        buckets: &Buckets,
+        id: BucketId,
+        bucket: &Bucket,
+        flow: Option<(FlowId, &Flow)>,
+    ) -> bool {
+        let Some((holder, held)) = self.holder_of(bucket) else {
+            return false;
+        };
+        let (is_holder, turn) = flow.map_or((false, Turn::LAST), |(flow, of)| (flow == holder, of.turn));
+        !is_holder && held.turn.seniority < turn.seniority && self.is_effective(buckets, id, holder, held)
+    }
+
+    fn holder_of(&self, bucket: &Bucket) -> Option<(FlowId, &Flow)> {
+        let holder = bucket.reserved?;
+        Some((holder, self.flows.get(holder.0)?))
+    }
+
+    /// A reservation of one bucket counts when each other bucket of its holder either has room for it, and is not
+    /// promised to somebody more senior, or is reserved for it too.
+    fn is_effective(&self, buckets: &Buckets, id: BucketId, holder: FlowId, held: &Flow) -> bool {
+        let mut others = held.set.iter().filter(|other| *other != id);
+        others.all(|other| {
+            buckets.get(other).is_none_or(|bucket| match self.holder_of(bucket) {
+                Some((also, _)) if also == holder => true,
+                Some((_, other)) if other.turn.seniority < held.turn.seniority => false,
+                _ => bucket.has_room(held.first_seats()),
+            })
+        })
+    }
+
+    fn count_overtaken(&mut self, buckets: &mut Buckets, id: FlowId, on: BucketId) {
+        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        let place = flow.set.iter().position(|bucket| bucket == on);
+        let Some(count) = place.and_then(|place| flow.overtaken.get_mut(place)) else {
+            return;
+        };
+        *count = count.saturating_add(1);
+        let count = *count;
+        let seniority = flow.turn.seniority;
+        let Some(bucket) = buckets.get(on) else { return };
+        if count < bucket.seats {
+            return;
+        }
+        match self.holder_of(bucket) {
+            Some((holder, _)) if holder == id => {}
+            Some((_, other)) if other.turn.seniority < seniority => return,
+            _ => self.reserve(buckets, id, on),
+        }
+        // It was overtaken here because it is blocked elsewhere as well: there it goes on counting.
+        if let Some(elsewhere) = self.blocker(buckets, id)
+            && elsewhere != on
+        {
+            self.unpark(buckets, id);
+            self.park(buckets, id, elsewhere);
+        }
+    }
+
+    fn reserve(&mut self, buckets: &mut Buckets, id: FlowId, on: BucketId) {
+        let Some(flow) = self.flows.get(id.0) else { return };
+        let set = flow.set;
+        if !flow.turn.is_senior() {
+            let seniority = self.next_seniority;
+            self.next_seniority = seniority.saturating_add(1);
+            self.seniors.insert(seniority, id);
+            self.with_seniority(buckets, id, seniority);
+        }
+        if let Some(bucket) = buckets.get_mut(on) {
+            bucket.reserved = Some(id);
+        }
+        self.stir_reservations(buckets, &set);
+    }
+
+    fn drop_seniority(&mut self, buckets: &mut Buckets, id: FlowId) {
+        let Some(flow) = self.flows.get(id.0) else { return };
+        if !flow.turn.is_senior() {
+            return;
+        }
+        let set = flow.set;
+        self.seniors.remove(&flow.turn.seniority);
+        self.with_seniority(buckets, id, Turn::NO_SENIORITY);
+        for bucket_id in set.iter() {
+            if let Some(bucket) = buckets.get_mut(bucket_id)
+                && bucket.reserved == Some(id)
+            {
+                bucket.reserved = None;
+                self.stir(bucket_id);
+            }
+        }
+    }
+
+    fn with_seniority(&mut self, buckets: &mut Buckets, id: FlowId, seniority: u64) {
+        let on = self.flows.get(id.0).and_then(|flow| flow.parked_on);
+        self.unpark(buckets, id);
+        if let Some(flow) = self.flows.get_mut(id.0) {
+            flow.turn.seniority = seniority;
+        }
+        if let Some(on) = on {
+            self.park(buckets, id, on);
+        }
+    }
+
+    /// Something changed in `set`: a reservation whose holder is in one of these buckets may have lost its effect, and
+    /// then those parked behind it may run.
+    fn stir_reservations(&mut self, buckets: &Buckets, set: &BucketSet) {
+        if self.seniors.is_empty() {
+            return;
+        }
+        let stirred = &mut self.stirred;
+        for id in self.seniors.values() {
+            let Some(flow) = self.flows.get(id.0) else { continue };
+            if !flow.set.shares_any(set) {
+                continue;
+            }
+            for bucket_id in flow.set.iter() {
+                let is_held = buckets.get(bucket_id).is_some_and(|bucket| bucket.reserved == Some(*id));
+                if is_held && !stirred.contains(&bucket_id) {
+                    stirred.push(bucket_id);
+                }
+            }
+        }
+    }
+}

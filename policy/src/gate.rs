@@ -1,0 +1,544 @@
+//! The gate: what happens to a demand from its arrival to its end.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use crate::{
+    buckets::{Bucket, BucketId, BucketSet, Buckets, Occupancy},
+    demand::Demand,
+    fair_queue::{FairQueue, Turn},
+    forecast::Forecast,
+    last_hour::LastHour,
+    refusal::{Refusal, RefusalWhy},
+    return_slots::{Range, ReturnSlots},
+    settings::{Mode, Settings},
+    units::{Moment, Ticket},
+    views::{LimitView, RunningView, Snapshot, WaitingView},
+};
+
+/// The gate's answer to a demand.
+#[derive(Debug)]
+pub enum Offer {
+    /// No seats asked for, or an exempt rule fits, or nothing is gated: nothing is held, there is nothing to release.
+    Exempt,
+    /// It may run; the ticket must be released when it ended.
+    Running(Ticket),
+    /// It holds nothing yet. An [`Event`] says what becomes of it, unless its ticket is released before.
+    Waiting(Ticket),
+    /// It may not run.
+    Refused(Refusal),
+    /// Shadow mode: it runs (the ticket must be released), and enforce would have refused it.
+    ShadowRefused(Ticket, Refusal),
+    /// Shadow mode: it runs (the ticket must be released), and enforce would have made it wait.
+    ShadowQueued(Ticket),
+}
+
+/// What became of a waiter.
+#[derive(Debug)]
+pub enum Event {
+    /// It may run; the ticket must be released when it ended.
+    Admitted(Ticket),
+    /// It may not run; the ticket is void.
+    Refused(Ticket, Refusal),
+}
+
+/// How a running demand ended. Only `Served` teaches a service time: a clone that broke off says nothing about how long
+/// one takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The whole answer was delivered.
+    Served,
+    /// The server behind failed.
+    Failed,
+    /// The client left.
+    ClientGone,
+}
+
+#[derive(Debug)]
+struct Running {
+    demand: Demand,
+    occupies: Occupancy,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    demand: Demand,
+    set: BucketSet,
+    since: Moment,
+    deadline: Moment,
+}
+
+/// Decides who runs, who waits and who is refused.
+///
+/// Told everything, including the time; a time earlier than one already told counts as that one. After each call the
+/// caller fetches the events until there is none.
+///
+/// ```
+/// use packgate_policy::{Demand, Ended, Event, Gate, Limit, Match, Moment, Offer, Per, Queue, Settings};
+/// use std::{num::NonZeroU32, time::Duration};
+///
+/// let mut settings = Settings::default();
+/// settings.queue.timeout = Duration::from_secs(60);
+/// settings.limits.push(Limit {
+///     name: "each-repo".into(),
+///     per: Per::Repo,
+///     matches: Match::default(),
+///     seats: NonZeroU32::MIN,
+/// });
+/// let clone = Demand {
+///     repo: "squareup/java".into(),
+///     user: None,
+///     ip: None,
+///     shape: "clone",
+///     user_agent: None,
+///     seats: 1,
+/// };
+/// let at = |seconds| Moment(Duration::from_secs(seconds));
+///
+/// let mut gate = Gate::new(settings);
+/// let Offer::Running(first) = gate.offer(clone.clone(), at(0)) else { panic!() };
+/// let Offer::Waiting(second) = gate.offer(clone, at(1)) else { panic!() };
+/// assert_eq!(gate.next_deadline(), Some(at(61)));
+/// gate.release(first, Ended::Served, at(40));
+/// assert!(matches!(gate.next_event(), Some(Event::Admitted(ticket)) if ticket == second));
+/// ```
+#[derive(Debug)]
+pub struct Gate {
+    settings: Settings,
+    buckets: Buckets,
+    queue: FairQueue,
+    running: HashMap<Ticket, Running>,
+    waiting: HashMap<Ticket, Waiter>,
+    deadlines: BTreeSet<(Moment, Ticket)>,
+    events: VecDeque<Event>,
+    forecast: Forecast,
+    slots: ReturnSlots,
+    refused: LastHour,
+    draining: bool,
+    now: Moment,
+    next_ticket: u64,
+}
+
+impl Gate {
+    /// An idle gate.
+    pub fn new(settings: Settings) -> Gate {
+        Gate {
+            settings,
+            buckets: Buckets::default(),
+            queue: FairQueue::default(),
+            running: HashMap::new(),
+            waiting: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            events: VecDeque::new(),
+            forecast: Forecast::default(),
+            slots: ReturnSlots::default(),
+            refused: LastHour::default(),
+            draining: false,
+            now: Moment::default(),
+            next_ticket: 0,
+        }
+    }
+
+    /// A demand arrives.
+    pub fn offer(&mut self, demand: Demand, now: Moment) -> Offer {
+        self.tell_time(now);
+        if self.settings.exempts(&demand) {
+            return Offer::Exempt;
+        }
+        let set = self.buckets.find_or_make(self.settings.buckets_of(&demand));
+        let blockers = self.queue.blockers(&self.buckets, &set, demand.seats);
+        let offer = match (self.may_run(&demand, &set, &blockers), self.settings.mode) {
+            (May::Run, _) => Offer::Running(self.start_newcomer(demand, set)),
+            (May::Wait, Mode::Enforce) => Offer::Waiting(self.enqueue(demand, set)),
+            (May::Wait, _) => Offer::ShadowQueued(self.start_newcomer(demand, set)),
+            (May::Not(why), Mode::Enforce) => {
+                self.refused.count(self.now);
+                Offer::Refused(self.refusal(&demand, &blockers, why))
+            }
+            (May::Not(why), _) => {
+                let refusal = self.refusal(&demand, &blockers, why);
+                Offer::ShadowRefused(self.start_newcomer(demand, set), refusal)
+            }
+        };
+        self.settle();
+        self.buckets.forget_unused(&set);
+        offer
+    }
+
+    /// Ends a running demand, or takes a waiting one out of the queue. Unknown tickets are ignored (returns false).
+    pub fn release(&mut self, ticket: Ticket, ended: Ended, now: Moment) -> bool {
+        self.tell_time(now);
+        let set = if let Some(running) = self.running.remove(&ticket) {
+            self.buckets.give_back(&running.occupies);
+            self.queue.stir_all(&running.occupies.set);
+            if ended == Ended::Served {
+                self.learn(&running);
+            }
+            running.occupies.set
+        } else if let Some(waiter) = self.take_waiter(ticket) {
+            waiter.set
+        } else {
+            return false;
+        };
+        self.settle();
+        self.buckets.forget_unused(&set);
+        true
+    }
+
+    /// Refuses waiters whose time is up. (Only this does: a seat that comes free before it is called goes to a waiter
+    /// whose time was up a moment ago rather than to nobody.)
+    pub fn advance(&mut self, now: Moment) {
+        self.tell_time(now);
+        let mut left = Vec::new();
+        while let Some((deadline, ticket)) = self.deadlines.first().copied()
+            && deadline <= self.now
+        {
+            left.extend(self.refuse_waiter(ticket, RefusalWhy::Timeout));
+        }
+        self.settle();
+        for set in &left {
+            self.buckets.forget_unused(set);
+        }
+    }
+
+    /// When [`Gate::advance`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// What happened to waiters since it was last asked; call until None after every other call.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// New settings for a running gate: nobody running or waiting is dropped; new limits count those who run already.
+    ///
+    /// A limit lowered under those who run shrinks as they end. Waiters keep their order of arrival, and their deadlines
+    /// unless the new timeout is shorter (a timeout of zero is about newcomers). Those who fit now are admitted, and all
+    /// are if the mode is no longer [`Mode::Enforce`].
+    pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
+        self.tell_time(now);
+        self.settings = settings;
+        self.buckets = Buckets::default();
+        self.queue = FairQueue::default();
+
+        for running in self.running.values_mut() {
+            running.occupies.set = self.settings.set_of(&mut self.buckets, &running.demand);
+            self.buckets.take(&running.occupies);
+        }
+        self.deadlines.clear();
+        let mut tickets: Vec<_> = self.waiting.keys().copied().collect();
+        tickets.sort_unstable();
+        for ticket in tickets {
+            let Some(waiter) = self.waiting.get_mut(&ticket) else { continue };
+            waiter.set = self.settings.set_of(&mut self.buckets, &waiter.demand);
+            let timeout = self.settings.queue.timeout;
+            if !timeout.is_zero() {
+                waiter.deadline = waiter.deadline.min(waiter.since.saturating_add(timeout));
+            }
+            self.deadlines.insert((waiter.deadline, ticket));
+            if self.settings.mode == Mode::Enforce {
+                self.queue.join(&mut self.buckets, waiter.set, ticket, waiter.demand.seats);
+            } else {
+                self.admit(ticket, Turn::LAST);
+            }
+        }
+        self.settle();
+    }
+
+    /// From now on every waiter and every newcomer with seats is refused (why: draining). What runs is not touched. In
+    /// shadow mode newcomers still run: it promises to refuse nobody.
+    pub fn drain(&mut self, now: Moment) {
+        self.tell_time(now);
+        self.draining = true;
+        for ticket in self.queue.in_order() {
+            if let Some(set) = self.refuse_waiter(ticket, RefusalWhy::Draining) {
+                self.buckets.forget_unused(&set);
+            }
+        }
+    }
+
+    /// How many run.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether nothing is kept but what was learned: nobody runs or waits, every event was fetched, and nobody who was told
+    /// to come back is still expected.
+    pub fn is_at_rest(&self) -> bool {
+        self.running.is_empty()
+            && self.waiting.is_empty()
+            && self.deadlines.is_empty()
+            && self.events.is_empty()
+            && self.buckets.is_empty()
+            && self.queue.is_empty()
+            && self.slots.is_empty()
+    }
+
+    /// The limits as they stand, in the order of the configuration. Cheap enough for each scrape of metrics: it looks at
+    /// the buckets that are in use, not at who runs or waits.
+    pub fn limits(&self) -> Vec<LimitView> {
+        let mut place = HashMap::new();
+        let mut views = Vec::with_capacity(self.settings.limits.len());
+        for limit in &self.settings.limits {
+            place.entry(&*limit.name).or_insert(views.len());
+            views.push(LimitView {
+                name: limit.name.clone(),
+                per: limit.per,
+                seats: limit.seats.get(),
+                in_use: 0,
+                busiest: None,
+            });
+        }
+        let mut busiest: HashMap<&str, &Bucket> = HashMap::new();
+        for bucket in self.buckets.iter().filter(|bucket| bucket.in_use > 0) {
+            let limit = &*bucket.key.limit;
+            if let Some(view) = place.get(limit).and_then(|place| views.get_mut(*place)) {
+                view.in_use = view.in_use.saturating_add(bucket.in_use);
+            }
+            let best = busiest.entry(limit).or_insert(bucket);
+            // Of equals the first by key, so that a page that shows it does not flicker.
+            if (bucket.in_use, &best.key.key) > (best.in_use, &bucket.key.key) {
+                *best = bucket;
+            }
+        }
+        for (limit, bucket) in busiest {
+            if let Some(view) = place.get(limit).and_then(|place| views.get_mut(*place)) {
+                view.busiest = Some((bucket.key.key.to_string(), narrow(bucket.in_use)));
+            }
+        }
+        views
+    }
+
+    /// Everything there is to show, at `now`.
+    pub fn snapshot(&self, now: Moment) -> Snapshot {
+        let running = self.running.iter().map(|(ticket, running)| RunningView {
+            ticket: *ticket,
+            demand: running.demand.clone(),
+            since: running.occupies.since,
+        });
+        let mut running: Vec<_> = running.collect();
+        running.sort_unstable_by_key(|view| view.ticket);
+        let waiting = (1..).zip(self.queue.in_order()).filter_map(|(position, ticket)| {
+            let waiter = self.waiting.get(&ticket)?;
+            Some(WaitingView {
+                ticket,
+                demand: waiter.demand.clone(),
+                since: waiter.since,
+                position,
+            })
+        });
+        Snapshot {
+            mode: self.settings.mode,
+            limits: self.limits(),
+            running,
+            waiting: waiting.collect(),
+            refused_last_hour: self.refused.sum(now.max(self.now)),
+            draining: self.draining,
+        }
+    }
+
+    fn tell_time(&mut self, now: Moment) {
+        self.now = self.now.max(now);
+        self.slots.forget_past(self.now);
+    }
+
+    fn may_run(&self, demand: &Demand, set: &BucketSet, blockers: &[BucketId]) -> May {
+        let queue = &self.settings.queue;
+        if self.draining {
+            May::Not(RefusalWhy::Draining)
+        } else if blockers.is_empty() {
+            May::Run
+        } else if queue.timeout.is_zero() {
+            May::Not(RefusalWhy::Full)
+        } else if self.would_wait(demand, blockers) >= queue.max_waiting
+            || self.queue.waiting_in_flow(set) >= queue.max_waiting_per_flow
+        {
+            May::Not(RefusalWhy::QueueFull)
+        } else {
+            May::Wait
+        }
+    }
+
+    /// How many wait, or in shadow mode would: there, those who would wait are those who run above a limit.
+    fn would_wait(&self, demand: &Demand, blockers: &[BucketId]) -> usize {
+        if self.settings.mode == Mode::Enforce {
+            return self.waiting.len();
+        }
+        let above = |bucket: &Bucket| bucket.in_use.saturating_sub(bucket.seats.into());
+        let buckets = blockers.iter().filter_map(|id| self.buckets.get(*id));
+        let seats_above = buckets.map(above).max().unwrap_or(0);
+        usize::try_from(seats_above / u64::from(demand.seats.max(1))).unwrap_or(usize::MAX)
+    }
+
+    fn new_ticket(&mut self) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket = self.next_ticket.saturating_add(1);
+        ticket
+    }
+
+    fn start_newcomer(&mut self, demand: Demand, set: BucketSet) -> Ticket {
+        let ticket = self.new_ticket();
+        self.start(ticket, demand, set, Turn::LAST);
+        ticket
+    }
+
+    fn start(&mut self, ticket: Ticket, demand: Demand, set: BucketSet, turn: Turn) {
+        let occupies = Occupancy {
+            ticket,
+            set,
+            seats: demand.seats,
+            since: self.now,
+            service: self.forecast.service_time(&demand.repo, demand.shape),
+        };
+        self.buckets.take(&occupies);
+        self.running.insert(ticket, Running { demand, occupies });
+        self.queue.admitted(&mut self.buckets, &set, turn);
+    }
+
+    fn enqueue(&mut self, demand: Demand, set: BucketSet) -> Ticket {
+        let ticket = self.new_ticket();
+        let deadline = self.now.saturating_add(self.settings.queue.timeout);
+        self.queue.join(&mut self.buckets, set, ticket, demand.seats);
+        self.deadlines.insert((deadline, ticket));
+        let waiter = Waiter {
+            demand,
+            set,
+            since: self.now,
+            deadline,
+        };
+        self.waiting.insert(ticket, waiter);
+        ticket
+    }
+
+    /// Starts every waiter that can run.
+    fn settle(&mut self) {
+        while let Some(ready) = self.queue.next_ready(&mut self.buckets) {
+            self.admit(ready.ticket, ready.turn);
+        }
+    }
+
+    /// A waiter that has left the queue runs.
+    fn admit(&mut self, ticket: Ticket, turn: Turn) {
+        if let Some(waiter) = self.waiting.remove(&ticket) {
+            self.deadlines.remove(&(waiter.deadline, ticket));
+            self.start(ticket, waiter.demand, waiter.set, turn);
+            self.events.push_back(Event::Admitted(ticket));
+        }
+    }
+
+    fn take_waiter(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let waiter = self.waiting.remove(&ticket)?;
+        self.deadlines.remove(&(waiter.deadline, ticket));
+        self.queue.leave(&mut self.buckets, &waiter.set, ticket);
+        Some(waiter)
+    }
+
+    fn refuse_waiter(&mut self, ticket: Ticket, why: RefusalWhy) -> Option<BucketSet> {
+        let waiter = self.waiting.get(&ticket)?;
+        let blockers = self.queue.blockers(&self.buckets, &waiter.set, waiter.demand.seats);
+        let waiter = self.take_waiter(ticket)?;
+        let refusal = self.refusal(&waiter.demand, &blockers, why);
+        self.refused.count(self.now);
+        self.events.push_back(Event::Refused(ticket, refusal));
+        Some(waiter.set)
+    }
+
+    fn learn(&mut self, ended: &Running) {
+        let Demand { repo, shape, .. } = &ended.demand;
+        let took = self.now.saturating_since(ended.occupies.since);
+        if !self.forecast.learn(repo, shape, took) {
+            return;
+        }
+        // The first lesson of its kind is also the first estimate for those of its kind that run.
+        for running in self.running.values_mut() {
+            if running.occupies.service.is_none() && running.demand.repo == *repo && running.demand.shape == *shape {
+                self.buckets.give_back(&running.occupies);
+                running.occupies.service = Some(took);
+                self.buckets.take(&running.occupies);
+            }
+        }
+    }
+
+    fn refusal(&mut self, demand: &Demand, blockers: &[BucketId], why: RefusalWhy) -> Refusal {
+        let narrowest = blockers.first().and_then(|id| self.buckets.get(*id));
+        let shown = narrowest.filter(|_| why != RefusalWhy::Draining);
+        Refusal {
+            limit: shown.map(|bucket| bucket.key.limit.clone()),
+            running: shown.map_or(0, |bucket| narrow(bucket.in_use)),
+            seats: shown.map_or(0, |bucket| bucket.seats),
+            waiting: shown.map_or(0, |bucket| bucket.waiting),
+            retry_after: match why {
+                RefusalWhy::Draining => Range::of(&self.settings.retry_after).least(),
+                _ => self.return_time(demand, blockers),
+            },
+            why,
+        }
+    }
+
+    /// When to come back: at this client's turn in the bucket in which that is last, of equals the narrowest. Only there
+    /// is the turn taken; in the others it would keep those away who wait for nothing else.
+    fn return_time(&mut self, demand: &Demand, blockers: &[BucketId]) -> Duration {
+        let range = Range::of(&self.settings.retry_after);
+        let turns = blockers.iter().rev().filter_map(|id| {
+            let bucket = self.buckets.get(*id)?;
+            let (room, turn_length) = self.expect(bucket, demand);
+            Some((self.slots.turn(&bucket.key, room), turn_length, &bucket.key))
+        });
+        match turns.max_by_key(|(turn, _, _)| *turn) {
+            Some((turn, length, bucket)) => {
+                let bucket = bucket.clone();
+                self.slots.tell(&bucket, turn, length, self.now, range)
+            }
+            None => range.least(),
+        }
+    }
+
+    /// When the demand can be expected to get into the bucket behind those who wait for it, and how long its seats take
+    /// to be free again at the rate at which seats come free there.
+    fn expect(&self, bucket: &Bucket, demand: &Demand) -> (Moment, Duration) {
+        let default = self.settings.retry_after.default;
+        let service = bucket
+            .mean_service()
+            .or_else(|| self.forecast.service_time(&demand.repo, demand.shape))
+            .unwrap_or(default);
+        let per_seat = service.checked_div(bucket.seats).unwrap_or(service);
+        let room = bucket.expected_room(demand.seats, self.now.saturating_add(default));
+        let queue = per_seat.saturating_mul(narrow(bucket.waiting_seats));
+        (
+            room.max(self.now).saturating_add(queue),
+            per_seat.saturating_mul(demand.seats.min(bucket.seats)),
+        )
+    }
+}
+
+enum May {
+    Run,
+    Wait,
+    Not(RefusalWhy),
+}
+
+impl Settings {
+    /// The buckets a demand is counted in, found or made.
+    fn set_of(&self, buckets: &mut Buckets, demand: &Demand) -> BucketSet {
+        if self.exempts(demand) {
+            BucketSet::default()
+        } else {
+            buckets.find_or_make(self.buckets_of(demand))
+        }
+    }
+}
+
+fn narrow(seats: u64) -> u32 {
+    u32::try_from(seats).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! The answer to a demand that gets no permit, and its one sentence.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+/// Why a demand was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RefusalWhy {
+    /// No room, and nobody may wait.
+    Full,
+    /// No room, and as many wait as may.
+    QueueFull,
+    /// It waited as long as one may.
+    Timeout,
+    /// The gate is shutting down.
+    Draining,
+}
+
+impl RefusalWhy {
+    /// As the metric `packgate.refusals` spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RefusalWhy::Full => "full",
+            RefusalWhy::QueueFull => "queue_full",
+            RefusalWhy::Timeout => "timeout",
+            RefusalWhy::Draining => "draining",
+        }
+    }
+}
+
+/// The answer to a demand that gets no permit.
+///
+/// `Display` is the one readable sentence for the client. It names the limit, which is the operator's word, and never a
+/// repository, a user or an address: it may be shown to somebody who must not know of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The limit that had no room, the narrowest if several had none; `None` while draining.
+    pub limit: Option<Arc<str>>,
+    /// Why.
+    pub why: RefusalWhy,
+    /// When to come back: whole seconds, from 1 to 300.
+    pub retry_after: Duration,
+    /// Seats in use in the bucket that had no room.
+    pub running: u32,
+    /// How many seats that bucket has.
+    pub seats: u32,
+    /// How many wait for that bucket.
+    pub waiting: u32,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("packgate: ")?;
+        match (&self.limit, self.why) {
+            (None, _) | (_, RefusalWhy::Draining) => f.write_str("this server is restarting")?,
+            (Some(limit), why) => {
+                match why {
+                    RefusalWhy::QueueFull => write!(f, "the queue of the limit {limit} is full")?,
+                    RefusalWhy::Timeout => write!(f, "the limit {limit} had no room in time")?,
+                    _ if self.running < self.seats => write!(f, "the limit {limit} has no room for this")?,
+                    _ => write!(f, "the limit {limit} is full")?,
+                }
+                let Refusal {
+                    running,
+                    seats,
+                    waiting,
+                    ..
+                } = self;
+                let seat = if *seats == 1 { "seat" } else { "seats" };
+                write!(f, " ({running} of {seats} {seat} in use, {waiting} waiting)")?;
+            }
+        }
+        let seconds = self.retry_after.as_secs();
+        let unit = if seconds == 1 { "second" } else { "seconds" };
+        write!(f, "; please try again in {seconds} {unit}.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(why: RefusalWhy) -> Refusal {
+        Refusal {
+            limit: Some("each-repo".into()),
+            why,
+            retry_after: Duration::from_secs(42),
+            running: 2,
+            seats: 2,
+            waiting: 5,
+        }
+    }
+
+    #[test]
+    fn the_sentence_says_which_limit_how_full_and_when_to_come_back() {
+        assert_eq!(
+            refusal(RefusalWhy::Full).to_string(),
+            "packgate: the limit each-repo is full (2 of 2 seats in use, 5 waiting); please try again in 42 seconds."
+        );
+        assert_eq!(
+            refusal(RefusalWhy::QueueFull).to_string(),
+            "packgate: the queue of the limit each-repo is full (2 of 2 seats in use, 5 waiting); \
+             please try again in 42 seconds."
+        );
+        assert_eq!(
+            refusal(RefusalWhy::Timeout).to_string(),
+            "packgate: the limit each-repo had no room in time (2 of 2 seats in use, 5 waiting); \
+             please try again in 42 seconds."
+        );
+    }
+
+    #[test]
+    fn one_of_a_thing_is_singular() {
+        let one = Refusal {
+            running: 1,
+            seats: 1,
+            waiting: 0,
+            retry_after: Duration::from_secs(1),
+            ..refusal(RefusalWhy::Full)
+        };
+        assert_eq!(
+            one.to_string(),
+            "packgate: the limit each-repo is full (1 of 1 seat in use, 0 waiting); please try again in 1 second."
+        );
+    }
+
+    #[test]
+    fn a_limit_that_only_lacks_room_for_a_wide_demand_is_not_called_full() {
+        let wide = Refusal {
+            running: 1,
+            ..refusal(RefusalWhy::Full)
+        };
+        assert_eq!(
+            wide.to_string(),
+            "packgate: the limit each-repo has no room for this (1 of 2 seats in use, 5 waiting); \
+             please try again in 42 seconds."
+        );
+    }
+
+    #[test]
+    fn a_restart_names_no_limit() {
+        let draining = Refusal {
+            limit: None,
+            retry_after: Duration::from_secs(5),
+            ..refusal(RefusalWhy::Draining)
+        };
+        assert_eq!(
+            draining.to_string(),
+            "packgate: this server is restarting; please try again in 5 seconds."
+        );
+    }
+
+    #[test]
+    fn reasons_are_spelled_as_in_the_metrics() {
+        use RefusalWhy::{Draining, Full, QueueFull, Timeout};
+        let spelled = [Full, QueueFull, Timeout, Draining].map(RefusalWhy::as_str);
+        assert_eq!(spelled, ["full", "queue_full", "timeout", "draining"]);
+    }
+}

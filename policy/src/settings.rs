@@ -1,0 +1,206 @@
+//! What the operator decided, and which of it applies to a demand.
+
+use std::{net::IpAddr, num::NonZeroU32, sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+
+use crate::{
+    buckets::{BucketKey, Key},
+    demand::Demand,
+    matching::Match,
+};
+
+/// Whether decisions are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Limits hold.
+    Enforce,
+    /// Everything runs; the gate says what `Enforce` would have done.
+    Shadow,
+    /// Nothing is counted.
+    Off,
+}
+
+impl Mode {
+    /// As the configuration and `/status.json` spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Enforce => "enforce",
+            Mode::Shadow => "shadow",
+            Mode::Off => "off",
+        }
+    }
+}
+
+/// What a limit is counted per.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Per {
+    /// One counter for all.
+    Global,
+    /// One per repository key.
+    Repo,
+    /// One per user name; demands without a user are not counted.
+    User,
+    /// One per client address, IPv6 by prefix; demands without an address are not counted.
+    Ip,
+}
+
+impl Per {
+    /// From the narrowest to the widest: the order in which a demand's buckets are looked at. A refusal names the first
+    /// that has no room, because that is the one its reader can do something about.
+    pub(crate) const NARROWEST_FIRST: [Per; 4] = [Per::Ip, Per::User, Per::Repo, Per::Global];
+
+    /// As the configuration and `/status.json` spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Per::Global => "global",
+            Per::Repo => "repo",
+            Per::User => "user",
+            Per::Ip => "ip",
+        }
+    }
+}
+
+/// A configured bound.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Its name: unique, chosen by the operator, shown to refused clients.
+    pub name: Arc<str>,
+    /// What it is counted per.
+    pub per: Per,
+    /// Whom it is about. Of the limits of one `per` only the first that fits applies.
+    pub matches: Match,
+    /// How many seats each of its buckets has.
+    pub seats: NonZeroU32,
+}
+
+/// The bounds of waiting.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    /// How long a demand may wait; zero refuses at once.
+    pub timeout: Duration,
+    /// How many may wait altogether.
+    pub max_waiting: usize,
+    /// How many may wait in one flow, that is with identical buckets.
+    pub max_waiting_per_flow: usize,
+}
+
+/// The range of `Retry-After`. Whole seconds are told: `min` is rounded up and `max` down, within 1 to 300 seconds
+/// (git takes 0 for absent and gives up at once above 300).
+#[derive(Clone, Debug)]
+pub struct RetryAfter {
+    /// The least that is told.
+    pub min: Duration,
+    /// What a clone is taken to last as long as none has been seen to end.
+    pub default: Duration,
+    /// The most that is told.
+    pub max: Duration,
+}
+
+/// Everything the gate is configured with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whether decisions are carried out.
+    pub mode: Mode,
+    /// In order: the first of each `per` that fits applies. None at all gates nothing.
+    pub limits: Vec<Limit>,
+    /// The bounds of waiting.
+    pub queue: Queue,
+    /// The range of `Retry-After`.
+    pub retry_after: RetryAfter,
+    /// Who passes uncounted. A rule that names a user fires only for a [trusted](crate::User) name.
+    pub exempt: Vec<Match>,
+    /// How many leading bits of an IPv6 address tell clients apart; above 128 counts as 128.
+    pub ipv6_prefix: u8,
+}
+
+impl Default for Settings {
+    /// The documented defaults: no limit, so nothing is gated; with one added, refuse at once.
+    fn default() -> Self {
+        Settings {
+            mode: Mode::Enforce,
+            limits: Vec::new(),
+            queue: Queue {
+                timeout: Duration::ZERO,
+                max_waiting: 256,
+                max_waiting_per_flow: 64,
+            },
+            retry_after: RetryAfter {
+                min: Duration::from_secs(5),
+                default: Duration::from_secs(30),
+                max: Duration::from_secs(300),
+            },
+            exempt: Vec::new(),
+            ipv6_prefix: 64,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn exempts(&self, demand: &Demand) -> bool {
+        let trusted = demand.user.as_ref().is_some_and(|user| user.trusted);
+        self.mode == Mode::Off
+            || self.limits.is_empty()
+            || demand.seats == 0
+            || self
+                .exempt
+                .iter()
+                .any(|rule| (trusted || !rule.names_a_user()) && rule.fits(demand))
+    }
+
+    /// The buckets a demand is counted in, narrowest first, with the seats each has.
+    pub(crate) fn buckets_of(&self, demand: &Demand) -> impl Iterator<Item = (BucketKey, NonZeroU32)> {
+        Per::NARROWEST_FIRST.into_iter().filter_map(|per| {
+            let key = self.key(per, demand)?;
+            let of_this_per = |limit: &&Limit| limit.per == per && limit.matches.fits(demand);
+            let limit = self.limits.iter().find(of_this_per)?;
+            let key = BucketKey {
+                limit: limit.name.clone(),
+                key,
+            };
+            Some((key, limit.seats))
+        })
+    }
+
+    fn key(&self, per: Per, demand: &Demand) -> Option<Key> {
+        Some(match per {
+            Per::Global => Key::All,
+            Per::Repo => Key::Repo(demand.repo.clone()),
+            Per::User => Key::User(demand.user.as_ref()?.name.clone()),
+            Per::Ip => Key::Ip(client_network(demand.ip?, self.ipv6_prefix)),
+        })
+    }
+}
+
+/// A client has one IPv4 address but as many IPv6 addresses as it likes within its prefix.
+fn client_network(ip: IpAddr, ipv6_prefix: u8) -> IpNet {
+    match ip.to_canonical() {
+        IpAddr::V4(v4) => IpNet::from(IpAddr::V4(v4)),
+        v6 => IpNet::new(v6, ipv6_prefix).map_or(IpNet::from(v6), |net| net.trunc()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_counted_whole_in_v4_and_by_prefix_in_v6() {
+        let shown = |ip: &str, prefix| Key::Ip(client_network(ip.parse().unwrap(), prefix)).to_string();
+        assert_eq!(shown("192.0.2.7", 64), "192.0.2.7");
+        assert_eq!(shown("::ffff:192.0.2.7", 64), "192.0.2.7");
+        assert_eq!(shown("2001:db8:1:2:3:4:5:6", 64), "2001:db8:1:2::/64");
+        assert_eq!(shown("2001:db8:1:2:3:4:5:6", 48), "2001:db8:1::/48");
+        assert_eq!(shown("2001:db8::1", 128), "2001:db8::1");
+        assert_eq!(shown("2001:db8::1", 0), "::/0");
+        assert_eq!(shown("2001:db8::1", 200), "2001:db8::1");
+    }
+
+    #[test]
+    fn names_are_spelled_as_in_the_configuration() {
+        let pers = [Per::Global, Per::Repo, Per::User, Per::Ip].map(Per::as_str);
+        assert_eq!(pers, ["global", "repo", "user", "ip"]);
+        let modes = [Mode::Enforce, Mode::Shadow, Mode::Off].map(Mode::as_str);
+        assert_eq!(modes, ["enforce", "shadow", "off"]);
+    }
+}

@@ -1,0 +1,71 @@
+//! What the tests of the whole gate share: short ways to write limits and demands, and a reproducible random source.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::num::NonZeroU32;
+
+use packgate_policy::{Demand, Limit, Match, MatchSpec, Per, User};
+
+/// SplitMix64: a seed is a whole run, on every machine and with every version of every dependency.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        if from.is_empty() {
+            return None;
+        }
+        let place = self.below(from.len() as u64) as usize;
+        Some(from[place])
+    }
+}
+
+pub fn limit(name: &str, per: Per, seats: u32) -> Limit {
+    Limit {
+        name: name.into(),
+        per,
+        matches: Match::default(),
+        seats: NonZeroU32::new(seats).unwrap(),
+    }
+}
+
+pub fn only_shape(shape: &str) -> Match {
+    let spec = MatchSpec {
+        shape: Some(shape.into()),
+        ..MatchSpec::default()
+    };
+    Match::new(&spec).unwrap()
+}
+
+pub fn demand(repo: &str, user: Option<&str>) -> Demand {
+    Demand {
+        repo: repo.into(),
+        user: user.map(|name| User {
+            name: name.into(),
+            trusted: false,
+        }),
+        ip: None,
+        shape: "clone",
+        user_agent: None,
+        seats: 1,
+    }
+}
