@@ -191,15 +191,13 @@ impl Gate {
     /// whose time was up a moment ago rather than to nobody.)
     pub fn advance(&mut self, now: Moment) {
         self.tell_time(now);
-        let mut left = Vec::new();
         while let Some((deadline, ticket)) = self.deadlines.first().copied()
             && deadline <= self.now
         {
-            left.extend(self.refuse_waiter(ticket, RefusalWhy::Timeout));
-        }
-        self.settle();
-        for set in &left {
-            self.buckets.forget_unused(set);
+            // Settled one by one: whoever was only behind this one runs now, even if its own time is up as well.
+            let Some(set) = self.refuse_waiter(ticket, RefusalWhy::Timeout) else { break };
+            self.settle();
+            self.buckets.forget_unused(&set);
         }
     }
 
@@ -490,7 +488,7 @@ impl Gate {
         let turns = blockers.iter().rev().filter_map(|id| {
             let bucket = self.buckets.get(*id)?;
             let (room, turn_length) = self.expect(bucket, demand);
-            Some((self.slots.turn(&bucket.key, room), turn_length, &bucket.key))
+            Some((self.slots.turn(&bucket.key, room, self.now), turn_length, &bucket.key))
         });
         match turns.max_by_key(|(turn, _, _)| *turn) {
             Some((turn, length, bucket)) => {

@@ -63,8 +63,10 @@ struct Told {
 }
 
 impl Told {
+    /// Whether everybody who was told had the time to come back. The turn of the last one may go on for longer, but by
+    /// now it shows in who runs.
     fn is_over(&self, now: Moment) -> bool {
-        self.next <= now && self.seconds.last().is_none_or(|last| *last < now.0.as_secs())
+        self.seconds.last().is_none_or(|last| *last < now.0.as_secs())
     }
 }
 
@@ -76,8 +78,11 @@ pub(crate) struct ReturnSlots {
 
 impl ReturnSlots {
     /// When the next refused client's turn at this bucket begins, given that a seat is expected to be free at `room`.
-    pub(crate) fn turn(&self, bucket: &BucketKey, room: Moment) -> Moment {
-        self.told.get(bucket).map_or(room, |told| told.next.max(room))
+    pub(crate) fn turn(&self, bucket: &BucketKey, room: Moment, now: Moment) -> Moment {
+        match self.told.get(bucket) {
+            Some(told) if !told.is_over(now) => told.next.max(room),
+            _ => room,
+        }
     }
 
     /// Tells one client when to come back: at `turn`, which lasts for `turn_length`, as far as the range allows.
@@ -94,6 +99,9 @@ impl ReturnSlots {
         range: Range,
     ) -> Duration {
         let told = self.told.entry(bucket.clone()).or_default();
+        if told.is_over(now) {
+            *told = Told::default();
+        }
         let this_second = now.0.as_secs();
         told.seconds = told.seconds.split_off(&this_second);
         let is_free = |told: &Told, wait: &u64| !told.seconds.contains(&this_second.saturating_add(*wait));
@@ -170,7 +178,7 @@ mod tests {
     fn herd(slots: &mut ReturnSlots, count: usize, now: f64, room: f64, length: f64) -> Vec<u64> {
         (0..count)
             .map(|_| {
-                let turn = slots.turn(&bucket("b"), at(room));
+                let turn = slots.turn(&bucket("b"), at(room), at(now));
                 let length = Duration::from_secs_f64(length);
                 slots.tell(&bucket("b"), turn, length, at(now), RANGE).as_secs()
             })

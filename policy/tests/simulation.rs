@@ -158,7 +158,7 @@ impl World {
         self.passed.retain(|(of, _), _| *of != flow);
         let first_of_flow = self.first_of_flows();
         let later = |other: &Ticket| newcomer || *other < ticket;
-        let shares: Vec<_> = self.waiting.iter().filter(|(other, waiter)| {
+        let shares = self.waiting.iter().filter(|(other, waiter)| {
             later(other)
                 && first_of_flow.contains(other)
                 && self.flow(&waiter.demand).iter().any(|bucket| flow.contains(bucket))
