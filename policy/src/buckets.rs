@@ -61,7 +61,8 @@ impl BucketSet {
     }
 
     pub(crate) fn shares_any(&self, other: &BucketSet) -> bool {
-        self.iter().any(|mine| other.iter().any(|theirs| mine == theirs))
+        self.iter()
+            .any(|mine| other.iter().any(|theirs| mine == theirs))
     }
 }
 
@@ -102,7 +103,8 @@ impl Bucket {
 
     /// When `seats` are expected to be free. Those whose service time is not known are taken to end at `unknown`.
     pub(crate) fn expected_room(&self, seats: u32, unknown: Moment) -> Moment {
-        let has_room = |left: u64| left == 0 || left.saturating_add(seats.into()) <= self.seats.into();
+        let has_room =
+            |left: u64| left == 0 || left.saturating_add(seats.into()) <= self.seats.into();
         let mut left = self.in_use;
         let mut unknown_seats = self.in_use.saturating_sub(self.known_seats);
         for (end, _, freed) in &self.ends {
@@ -122,7 +124,9 @@ impl Bucket {
 
     /// The mean service time of those that run here, if any is known.
     pub(crate) fn mean_service(&self) -> Option<Duration> {
-        let known = u32::try_from(self.ends.len()).ok().filter(|known| *known > 0)?;
+        let known = u32::try_from(self.ends.len())
+            .ok()
+            .filter(|known| *known > 0)?;
         self.service.checked_div(known)
     }
 
@@ -145,7 +149,10 @@ pub(crate) struct Occupancy {
 impl Occupancy {
     fn end(&self) -> Option<((Moment, Ticket, u32), Duration)> {
         let service = self.service?;
-        Some(((self.since.saturating_add(service), self.ticket, self.seats), service))
+        Some((
+            (self.since.saturating_add(service), self.ticket, self.seats),
+            service,
+        ))
     }
 }
 
@@ -173,7 +180,10 @@ impl Buckets {
     }
 
     /// Finds or makes the buckets of these keys. [`Buckets::forget_unused`] must follow if nobody comes to run or wait.
-    pub(crate) fn find_or_make(&mut self, keys: impl Iterator<Item = (BucketKey, NonZeroU32)>) -> BucketSet {
+    pub(crate) fn find_or_make(
+        &mut self,
+        keys: impl Iterator<Item = (BucketKey, NonZeroU32)>,
+    ) -> BucketSet {
         let mut set = BucketSet::default();
         for (place, (key, seats)) in set.0.iter_mut().zip(keys) {
             let slab = &mut self.slab;
@@ -200,7 +210,9 @@ impl Buckets {
     /// Takes seats in every bucket of the set. Whether they have room is for the caller to know.
     pub(crate) fn take(&mut self, permit: &Occupancy) {
         for id in permit.set.iter() {
-            let Some(bucket) = self.get_mut(id) else { continue };
+            let Some(bucket) = self.get_mut(id) else {
+                continue;
+            };
             bucket.running = bucket.running.saturating_add(1);
             bucket.in_use = bucket.in_use.saturating_add(permit.seats.into());
             if let Some((end, service)) = permit.end() {
@@ -214,7 +226,9 @@ impl Buckets {
     /// Gives back what [`Buckets::take`] took.
     pub(crate) fn give_back(&mut self, permit: &Occupancy) {
         for id in permit.set.iter() {
-            let Some(bucket) = self.get_mut(id) else { continue };
+            let Some(bucket) = self.get_mut(id) else {
+                continue;
+            };
             bucket.running = bucket.running.saturating_sub(1);
             bucket.in_use = bucket.in_use.saturating_sub(permit.seats.into());
             if let Some((end, service)) = permit.end() {
@@ -227,7 +241,9 @@ impl Buckets {
 
     pub(crate) fn count_waiter(&mut self, set: &BucketSet, seats: u32) {
         for id in set.iter() {
-            let Some(bucket) = self.get_mut(id) else { continue };
+            let Some(bucket) = self.get_mut(id) else {
+                continue;
+            };
             bucket.waiting = bucket.waiting.saturating_add(1);
             bucket.waiting_seats = bucket.waiting_seats.saturating_add(seats.into());
         }
@@ -235,7 +251,9 @@ impl Buckets {
 
     pub(crate) fn uncount_waiter(&mut self, set: &BucketSet, seats: u32) {
         for id in set.iter() {
-            let Some(bucket) = self.get_mut(id) else { continue };
+            let Some(bucket) = self.get_mut(id) else {
+                continue;
+            };
             bucket.waiting = bucket.waiting.saturating_sub(1);
             bucket.waiting_seats = bucket.waiting_seats.saturating_sub(seats.into());
         }

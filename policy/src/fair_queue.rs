@@ -89,7 +89,10 @@ impl Parked {
 
     /// Who is first of those that ask for at most `seats`.
     fn first_within(&self, seats: u32) -> Option<(Turn, FlowId)> {
-        let firsts = self.by_seats.range(..=seats).filter_map(|(_, flows)| flows.first());
+        let firsts = self
+            .by_seats
+            .range(..=seats)
+            .filter_map(|(_, flows)| flows.first());
         firsts.min().copied()
     }
 
@@ -111,7 +114,9 @@ struct Flow {
 
 impl Flow {
     fn first_seats(&self) -> u32 {
-        self.waiters.first_key_value().map_or(0, |(_, seats)| *seats)
+        self.waiters
+            .first_key_value()
+            .map_or(0, |(_, seats)| *seats)
     }
 }
 
@@ -154,7 +159,13 @@ impl FairQueue {
     }
 
     /// Takes in a waiter, at the end of its flow. [`FairQueue::next_ready`] must be asked before anybody is overtaken.
-    pub(crate) fn join(&mut self, buckets: &mut Buckets, set: BucketSet, ticket: Ticket, seats: u32) {
+    pub(crate) fn join(
+        &mut self,
+        buckets: &mut Buckets,
+        set: BucketSet,
+        ticket: Ticket,
+        seats: u32,
+    ) {
         buckets.count_waiter(&set, seats);
         if let Some(flow) = self.flow_of_mut(&set) {
             flow.waiters.insert(ticket, seats);
@@ -175,14 +186,23 @@ impl FairQueue {
 
     /// Takes out a waiter that gave up.
     pub(crate) fn leave(&mut self, buckets: &mut Buckets, set: &BucketSet, ticket: Ticket) {
-        let Some((id, flow)) = self.flow_of(set) else { return };
-        let was_first = flow.waiters.first_key_value().is_some_and(|(first, _)| *first == ticket);
+        let Some((id, flow)) = self.flow_of(set) else {
+            return;
+        };
+        let was_first = flow
+            .waiters
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == ticket);
         if was_first {
             self.unpark(buckets, id);
             self.drop_seniority(buckets, id);
         }
-        let Some(flow) = self.flows.get_mut(id.0) else { return };
-        let Some(seats) = flow.waiters.remove(&ticket) else { return };
+        let Some(flow) = self.flows.get_mut(id.0) else {
+            return;
+        };
+        let Some(seats) = flow.waiters.remove(&ticket) else {
+            return;
+        };
         buckets.uncount_waiter(set, seats);
         if !was_first {
             return;
@@ -210,7 +230,9 @@ impl FairQueue {
             match self.blocker(buckets, id) {
                 None => return self.pop_first(buckets, id),
                 // What fits and is still blocked is blocked by the bucket's reservation, and so is all behind it.
-                Some(bucket) if on == Some(bucket) => self.stirred.retain(|stirred| *stirred != bucket),
+                Some(bucket) if on == Some(bucket) => {
+                    self.stirred.retain(|stirred| *stirred != bucket)
+                }
                 Some(bucket) => {
                     self.unpark(buckets, id);
                     self.park(buckets, id, bucket);
@@ -251,14 +273,19 @@ impl FairQueue {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.flows.is_empty() && self.by_set.is_empty() && self.seniors.is_empty() && self.unparked.is_empty()
+        self.flows.is_empty()
+            && self.by_set.is_empty()
+            && self.seniors.is_empty()
+            && self.unparked.is_empty()
     }
 
     /// Whoever is first of the unparked flows and of those parked on a stirred bucket that has room for them.
     fn next_candidate(&mut self, buckets: &Buckets) -> Option<(FlowId, Option<BucketId>)> {
         let mut best = None;
         self.stirred.retain(|id| {
-            let Some(bucket) = buckets.get(*id) else { return false };
+            let Some(bucket) = buckets.get(*id) else {
+                return false;
+            };
             let Some((turn, flow)) = bucket.parked.first_within(bucket.room()) else {
                 return false;
             };
@@ -331,7 +358,9 @@ impl FairQueue {
     }
 
     fn unpark(&mut self, buckets: &mut Buckets, id: FlowId) {
-        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        let Some(flow) = self.flows.get_mut(id.0) else {
+            return;
+        };
         match flow.parked_on.take().and_then(|on| buckets.get_mut(on)) {
             Some(bucket) => bucket.parked.remove(flow.first_seats(), flow.turn, id),
             None => _ = self.unparked.remove(&(flow.turn, id)),
@@ -349,13 +378,23 @@ impl FairQueue {
         let flow = self.flows.get(id.0)?;
         let seats = flow.first_seats();
         let blocked = |bucket: &BucketId| self.blocks(buckets, *bucket, seats, Some((id, flow)));
-        let not_held = |bucket: &BucketId| buckets.get(*bucket).is_some_and(|bucket| bucket.reserved != Some(id));
+        let not_held = |bucket: &BucketId| {
+            buckets
+                .get(*bucket)
+                .is_some_and(|bucket| bucket.reserved != Some(id))
+        };
         let mut blockers = flow.set.iter().filter(blocked);
         blockers.clone().find(not_held).or_else(|| blockers.next())
     }
 
     /// Whether a bucket keeps `seats` from being taken, by `flow` or else by a newcomer.
-    fn blocks(&self, buckets: &Buckets, id: BucketId, seats: u32, flow: Option<(FlowId, &Flow)>) -> bool {
+    fn blocks(
+        &self,
+        buckets: &Buckets,
+        id: BucketId,
+        seats: u32,
+        flow: Option<(FlowId, &Flow)>,
+    ) -> bool {
         buckets.get(id).is_some_and(|bucket| {
             !bucket.has_room(seats) || self.reserved_against(buckets, id, bucket, flow)
         })
@@ -373,8 +412,11 @@ impl FairQueue {
         let Some((holder, held)) = self.holder_of(bucket) else {
             return false;
         };
-        let (is_holder, turn) = flow.map_or((false, Turn::LAST), |(flow, of)| (flow == holder, of.turn));
-        !is_holder && held.turn.seniority < turn.seniority && self.is_effective(buckets, id, holder, held)
+        let (is_holder, turn) =
+            flow.map_or((false, Turn::LAST), |(flow, of)| (flow == holder, of.turn));
+        !is_holder
+            && held.turn.seniority < turn.seniority
+            && self.is_effective(buckets, id, holder, held)
     }
 
     fn holder_of(&self, bucket: &Bucket) -> Option<(FlowId, &Flow)> {
@@ -387,16 +429,20 @@ impl FairQueue {
     fn is_effective(&self, buckets: &Buckets, id: BucketId, holder: FlowId, held: &Flow) -> bool {
         let mut others = held.set.iter().filter(|other| *other != id);
         others.all(|other| {
-            buckets.get(other).is_none_or(|bucket| match self.holder_of(bucket) {
-                Some((also, _)) if also == holder => true,
-                Some((_, other)) if other.turn.seniority < held.turn.seniority => false,
-                _ => bucket.has_room(held.first_seats()),
-            })
+            buckets
+                .get(other)
+                .is_none_or(|bucket| match self.holder_of(bucket) {
+                    Some((also, _)) if also == holder => true,
+                    Some((_, other)) if other.turn.seniority < held.turn.seniority => false,
+                    _ => bucket.has_room(held.first_seats()),
+                })
         })
     }
 
     fn count_overtaken(&mut self, buckets: &mut Buckets, id: FlowId, on: BucketId) {
-        let Some(flow) = self.flows.get_mut(id.0) else { return };
+        let Some(flow) = self.flows.get_mut(id.0) else {
+            return;
+        };
         let place = flow.set.iter().position(|bucket| bucket == on);
         let Some(count) = place.and_then(|place| flow.overtaken.get_mut(place)) else {
             return;
@@ -404,7 +450,9 @@ impl FairQueue {
         *count = count.saturating_add(1);
         let count = *count;
         let seniority = flow.turn.seniority;
-        let Some(bucket) = buckets.get(on) else { return };
+        let Some(bucket) = buckets.get(on) else {
+            return;
+        };
         if count < bucket.seats {
             return;
         }
@@ -423,7 +471,9 @@ impl FairQueue {
     }
 
     fn reserve(&mut self, buckets: &mut Buckets, id: FlowId, on: BucketId) {
-        let Some(flow) = self.flows.get(id.0) else { return };
+        let Some(flow) = self.flows.get(id.0) else {
+            return;
+        };
         let set = flow.set;
         if !flow.turn.is_senior() {
             let seniority = self.next_seniority;
@@ -438,7 +488,9 @@ impl FairQueue {
     }
 
     fn drop_seniority(&mut self, buckets: &mut Buckets, id: FlowId) {
-        let Some(flow) = self.flows.get(id.0) else { return };
+        let Some(flow) = self.flows.get(id.0) else {
+            return;
+        };
         if !flow.turn.is_senior() {
             return;
         }
@@ -474,12 +526,16 @@ impl FairQueue {
         }
         let stirred = &mut self.stirred;
         for id in self.seniors.values() {
-            let Some(flow) = self.flows.get(id.0) else { continue };
+            let Some(flow) = self.flows.get(id.0) else {
+                continue;
+            };
             if !flow.set.shares_any(set) {
                 continue;
             }
             for bucket_id in flow.set.iter() {
-                let is_held = buckets.get(bucket_id).is_some_and(|bucket| bucket.reserved == Some(*id));
+                let is_held = buckets
+                    .get(bucket_id)
+                    .is_some_and(|bucket| bucket.reserved == Some(*id));
                 if is_held && !stirred.contains(&bucket_id) {
                     stirred.push(bucket_id);
                 }

@@ -35,7 +35,9 @@ pub(crate) struct Forecast {
 impl Forecast {
     /// How long a demand of this repository and shape lasts, if one was seen to end.
     pub(crate) fn service_time(&self, repo: &Arc<str>, shape: &'static str) -> Option<Duration> {
-        self.learned.get(&(repo.clone(), shape)).map(|learned| learned.mean)
+        self.learned
+            .get(&(repo.clone(), shape))
+            .map(|learned| learned.mean)
     }
 
     /// Notes that a demand of this repository and shape was served in `took`; whether that was the first.
@@ -76,13 +78,19 @@ mod tests {
         let repo: Arc<str> = "java".into();
         assert_eq!(forecast.service_time(&repo, "clone"), None);
         forecast.learn(&repo, "clone", Duration::from_secs(100));
-        assert_eq!(forecast.service_time(&repo, "clone"), Some(Duration::from_secs(100)));
+        assert_eq!(
+            forecast.service_time(&repo, "clone"),
+            Some(Duration::from_secs(100))
+        );
         assert_eq!(forecast.service_time(&repo, "shallow"), None);
         for _ in 0..20 {
             forecast.learn(&repo, "clone", Duration::from_secs(400));
         }
         let mean = forecast.service_time(&repo, "clone").unwrap();
-        assert!(mean > Duration::from_secs(395) && mean < Duration::from_secs(400), "{mean:?}");
+        assert!(
+            mean > Duration::from_secs(395) && mean < Duration::from_secs(400),
+            "{mean:?}"
+        );
     }
 
     #[test]

@@ -191,15 +191,15 @@ impl Gate {
     /// whose time was up a moment ago rather than to nobody.)
     pub fn advance(&mut self, now: Moment) {
         self.tell_time(now);
-        let mut left = Vec::new();
         while let Some((deadline, ticket)) = self.deadlines.first().copied()
             && deadline <= self.now
         {
-            left.extend(self.refuse_waiter(ticket, RefusalWhy::Timeout));
-        }
-        self.settle();
-        for set in &left {
-            self.buckets.forget_unused(set);
+            // Settled one by one: whoever was only behind this one runs now, even if its own time is up as well.
+            let Some(set) = self.refuse_waiter(ticket, RefusalWhy::Timeout) else {
+                break;
+            };
+            self.settle();
+            self.buckets.forget_unused(&set);
         }
     }
 
@@ -232,7 +232,9 @@ impl Gate {
         let mut tickets: Vec<_> = self.waiting.keys().copied().collect();
         tickets.sort_unstable();
         for ticket in tickets {
-            let Some(waiter) = self.waiting.get_mut(&ticket) else { continue };
+            let Some(waiter) = self.waiting.get_mut(&ticket) else {
+                continue;
+            };
             waiter.set = self.settings.set_of(&mut self.buckets, &waiter.demand);
             let timeout = self.settings.queue.timeout;
             if !timeout.is_zero() {
@@ -240,7 +242,8 @@ impl Gate {
             }
             self.deadlines.insert((waiter.deadline, ticket));
             if self.settings.mode == Mode::Enforce {
-                self.queue.join(&mut self.buckets, waiter.set, ticket, waiter.demand.seats);
+                self.queue
+                    .join(&mut self.buckets, waiter.set, ticket, waiter.demand.seats);
             } else {
                 self.admit(ticket, Turn::LAST);
             }
@@ -326,15 +329,17 @@ impl Gate {
         });
         let mut running: Vec<_> = running.collect();
         running.sort_unstable_by_key(|view| view.ticket);
-        let waiting = (1..).zip(self.queue.in_order()).filter_map(|(position, ticket)| {
-            let waiter = self.waiting.get(&ticket)?;
-            Some(WaitingView {
-                ticket,
-                demand: waiter.demand.clone(),
-                since: waiter.since,
-                position,
-            })
-        });
+        let waiting = (1..)
+            .zip(self.queue.in_order())
+            .filter_map(|(position, ticket)| {
+                let waiter = self.waiting.get(&ticket)?;
+                Some(WaitingView {
+                    ticket,
+                    demand: waiter.demand.clone(),
+                    since: waiter.since,
+                    position,
+                })
+            });
         Snapshot {
             mode: self.settings.mode,
             limits: self.limits(),
@@ -406,7 +411,8 @@ impl Gate {
     fn enqueue(&mut self, demand: Demand, set: BucketSet) -> Ticket {
         let ticket = self.new_ticket();
         let deadline = self.now.saturating_add(self.settings.queue.timeout);
-        self.queue.join(&mut self.buckets, set, ticket, demand.seats);
+        self.queue
+            .join(&mut self.buckets, set, ticket, demand.seats);
         self.deadlines.insert((deadline, ticket));
         let waiter = Waiter {
             demand,
@@ -443,7 +449,9 @@ impl Gate {
 
     fn refuse_waiter(&mut self, ticket: Ticket, why: RefusalWhy) -> Option<BucketSet> {
         let waiter = self.waiting.get(&ticket)?;
-        let blockers = self.queue.blockers(&self.buckets, &waiter.set, waiter.demand.seats);
+        let blockers = self
+            .queue
+            .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
         let waiter = self.take_waiter(ticket)?;
         let refusal = self.refusal(&waiter.demand, &blockers, why);
         self.refused.count(self.now);
@@ -459,7 +467,10 @@ impl Gate {
         }
         // The first lesson of its kind is also the first estimate for those of its kind that run.
         for running in self.running.values_mut() {
-            if running.occupies.service.is_none() && running.demand.repo == *repo && running.demand.shape == *shape {
+            if running.occupies.service.is_none()
+                && running.demand.repo == *repo
+                && running.demand.shape == *shape
+            {
                 self.buckets.give_back(&running.occupies);
                 running.occupies.service = Some(took);
                 self.buckets.take(&running.occupies);
@@ -490,7 +501,11 @@ impl Gate {
         let turns = blockers.iter().rev().filter_map(|id| {
             let bucket = self.buckets.get(*id)?;
             let (room, turn_length) = self.expect(bucket, demand);
-            Some((self.slots.turn(&bucket.key, room), turn_length, &bucket.key))
+            Some((
+                self.slots.turn(&bucket.key, room, self.now),
+                turn_length,
+                &bucket.key,
+            ))
         });
         match turns.max_by_key(|(turn, _, _)| *turn) {
             Some((turn, length, bucket)) => {

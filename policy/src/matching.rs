@@ -132,7 +132,10 @@ fn field<T>(
     match parse(text.as_deref()?) {
         Ok(value) => Some(value),
         Err(message) => {
-            errors.push(MatchError { field: name, message });
+            errors.push(MatchError {
+                field: name,
+                message,
+            });
             None
         }
     }
@@ -172,7 +175,9 @@ fn text_glob(text: &str) -> Result<GlobMatcher, String> {
 
 fn glob(text: &str, literal_separator: bool) -> Result<GlobMatcher, String> {
     if text.is_empty() {
-        return Err("an empty pattern fits nothing; leave the condition out to fit everything".into());
+        return Err(
+            "an empty pattern fits nothing; leave the condition out to fit everything".into(),
+        );
     }
     GlobBuilder::new(text)
         .literal_separator(literal_separator)
@@ -189,7 +194,9 @@ fn network(text: &str) -> Result<IpNet, String> {
         .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
         .map_err(|_| format!("`{text}` is neither an address nor a network such as `10.0.0.0/8` or `2001:db8::/32`"))?;
     match (net.addr().to_canonical(), net.prefix_len().checked_sub(96)) {
-        (IpAddr::V4(v4), Some(prefix)) if net.addr().is_ipv6() => Ok(IpNet::new(v4.into(), prefix).unwrap_or(net)),
+        (IpAddr::V4(v4), Some(prefix)) if net.addr().is_ipv6() => {
+            Ok(IpNet::new(v4.into(), prefix).unwrap_or(net))
+        }
         _ => Ok(net),
     }
 }
@@ -198,7 +205,12 @@ fn shape(text: &str) -> Result<&'static str, String> {
     SHAPES
         .into_iter()
         .find(|shape| *shape == text)
-        .ok_or_else(|| format!("`{text}` is not a shape; the shapes are {}", SHAPES.join(", ")))
+        .ok_or_else(|| {
+            format!(
+                "`{text}` is not a shape; the shapes are {}",
+                SHAPES.join(", ")
+            )
+        })
 }
 
 #[cfg(test)]
@@ -302,7 +314,10 @@ mod tests {
                 shape: broken.shape.or(all.shape.clone()),
                 user_agent: broken.user_agent.or(all.user_agent.clone()),
             };
-            assert!(!Match::new(&one_wrong).unwrap().fits(&demand()), "{one_wrong:?}");
+            assert!(
+                !Match::new(&one_wrong).unwrap().fits(&demand()),
+                "{one_wrong:?}"
+            );
         }
     }
 

@@ -56,7 +56,9 @@ impl fmt::Display for Refusal {
                 match why {
                     RefusalWhy::QueueFull => write!(f, "the queue of the limit {limit} is full")?,
                     RefusalWhy::Timeout => write!(f, "the limit {limit} had no room in time")?,
-                    _ if self.running < self.seats => write!(f, "the limit {limit} has no room for this")?,
+                    _ if self.running < self.seats => {
+                        write!(f, "the limit {limit} has no room for this")?
+                    }
                     _ => write!(f, "the limit {limit} is full")?,
                 }
                 let Refusal {
@@ -66,7 +68,10 @@ impl fmt::Display for Refusal {
                     ..
                 } = self;
                 let seat = if *seats == 1 { "seat" } else { "seats" };
-                write!(f, " ({running} of {seats} {seat} in use, {waiting} waiting)")?;
+                write!(
+                    f,
+                    " ({running} of {seats} {seat} in use, {waiting} waiting)"
+                )?;
             }
         }
         let seconds = self.retry_after.as_secs();

@@ -13,11 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    buckets::BucketKey,
-    settings::RetryAfter,
-    units::Moment,
-};
+use crate::{buckets::BucketKey, settings::RetryAfter, units::Moment};
 
 /// git gives up at once when it is told to wait for more (`http.maxRetryTime`).
 const MOST: u64 = 300;
@@ -63,8 +59,12 @@ struct Told {
 }
 
 impl Told {
+    /// Whether everybody who was told had the time to come back. The turn of the last one may go on for longer, but by
+    /// now it shows in who runs.
     fn is_over(&self, now: Moment) -> bool {
-        self.next <= now && self.seconds.last().is_none_or(|last| *last < now.0.as_secs())
+        self.seconds
+            .last()
+            .is_none_or(|last| *last < now.0.as_secs())
     }
 }
 
@@ -76,8 +76,11 @@ pub(crate) struct ReturnSlots {
 
 impl ReturnSlots {
     /// When the next refused client's turn at this bucket begins, given that a seat is expected to be free at `room`.
-    pub(crate) fn turn(&self, bucket: &BucketKey, room: Moment) -> Moment {
-        self.told.get(bucket).map_or(room, |told| told.next.max(room))
+    pub(crate) fn turn(&self, bucket: &BucketKey, room: Moment, now: Moment) -> Moment {
+        match self.told.get(bucket) {
+            Some(told) if !told.is_over(now) => told.next.max(room),
+            _ => room,
+        }
     }
 
     /// Tells one client when to come back: at `turn`, which lasts for `turn_length`, as far as the range allows.
@@ -94,9 +97,13 @@ impl ReturnSlots {
         range: Range,
     ) -> Duration {
         let told = self.told.entry(bucket.clone()).or_default();
+        if told.is_over(now) {
+            *told = Told::default();
+        }
         let this_second = now.0.as_secs();
         told.seconds = told.seconds.split_off(&this_second);
-        let is_free = |told: &Told, wait: &u64| !told.seconds.contains(&this_second.saturating_add(*wait));
+        let is_free =
+            |told: &Told, wait: &u64| !told.seconds.contains(&this_second.saturating_add(*wait));
 
         let turn = turn.max(now.saturating_add(range.least()));
         let honest = whole_seconds(turn.saturating_since(now));
@@ -133,7 +140,10 @@ impl ReturnSlots {
 /// of about the golden ratio of the range, which any run of the order covers evenly.
 fn scattered((first, count): (u64, u64), nth: u64) -> impl Iterator<Item = u64> + Clone {
     let golden = count.saturating_mul(618) / 1000;
-    let step = (1..=golden.max(1)).rev().find(|step| gcd(*step, count) == 1).unwrap_or(1);
+    let step = (1..=golden.max(1))
+        .rev()
+        .find(|step| gcd(*step, count) == 1)
+        .unwrap_or(1);
     (0..count).map(move |further| {
         let place = nth.wrapping_add(further) % count;
         first.saturating_add(place.saturating_mul(step) % count)
@@ -145,7 +155,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 fn whole_seconds(duration: Duration) -> u64 {
-    duration.as_secs().saturating_add((duration.subsec_nanos() > 0).into())
+    duration
+        .as_secs()
+        .saturating_add((duration.subsec_nanos() > 0).into())
 }
 
 #[cfg(test)]
@@ -153,7 +165,10 @@ mod tests {
     use super::*;
     use crate::buckets::Key;
 
-    const RANGE: Range = Range { least: 5, most: 300 };
+    const RANGE: Range = Range {
+        least: 5,
+        most: 300,
+    };
 
     fn at(seconds: f64) -> Moment {
         Moment(Duration::from_secs_f64(seconds))
@@ -170,9 +185,11 @@ mod tests {
     fn herd(slots: &mut ReturnSlots, count: usize, now: f64, room: f64, length: f64) -> Vec<u64> {
         (0..count)
             .map(|_| {
-                let turn = slots.turn(&bucket("b"), at(room));
+                let turn = slots.turn(&bucket("b"), at(room), at(now));
                 let length = Duration::from_secs_f64(length);
-                slots.tell(&bucket("b"), turn, length, at(now), RANGE).as_secs()
+                slots
+                    .tell(&bucket("b"), turn, length, at(now), RANGE)
+                    .as_secs()
             })
             .collect()
     }
@@ -181,7 +198,11 @@ mod tests {
     fn each_client_gets_the_next_turn() {
         let mut slots = ReturnSlots::default();
         assert_eq!(herd(&mut slots, 4, 0.0, 30.0, 15.0), [30, 45, 60, 75]);
-        assert_eq!(herd(&mut slots, 2, 10.0, 30.0, 15.0), [80, 95], "turns already told count");
+        assert_eq!(
+            herd(&mut slots, 2, 10.0, 30.0, 15.0),
+            [80, 95],
+            "turns already told count"
+        );
     }
 
     #[test]
@@ -198,7 +219,12 @@ mod tests {
 
     #[test]
     fn no_second_is_told_twice_while_the_range_allows_it() {
-        for (room, length, distinct) in [(0.0, 0.1, 296), (40.0, 200.0, 149), (1e6, 200.0, 149), (250.0, 1.0, 149)] {
+        for (room, length, distinct) in [
+            (0.0, 0.1, 296),
+            (40.0, 200.0, 149),
+            (1e6, 200.0, 149),
+            (250.0, 1.0, 149),
+        ] {
             let mut slots = ReturnSlots::default();
             let told = herd(&mut slots, distinct, 0.0, room, length);
             let unique: BTreeSet<_> = told.iter().collect();
@@ -211,7 +237,10 @@ mod tests {
     fn turns_beyond_the_range_are_scattered_over_its_upper_half() {
         let mut slots = ReturnSlots::default();
         let told = herd(&mut slots, 12, 0.0, 1000.0, 200.0);
-        assert!(told.iter().all(|wait| (152..=300).contains(wait)), "{told:?}");
+        assert!(
+            told.iter().all(|wait| (152..=300).contains(wait)),
+            "{told:?}"
+        );
         for quarter in [152..189, 189..226, 226..263, 263..301] {
             let here = told.iter().filter(|wait| quarter.contains(*wait)).count();
             assert!((2..=4).contains(&here), "{quarter:?} of {told:?}");
@@ -221,7 +250,10 @@ mod tests {
         for wait in many {
             *load.entry(wait).or_insert(0) += 1;
         }
-        assert!(load.values().all(|count| (9..=12).contains(count)), "{load:?}");
+        assert!(
+            load.values().all(|count| (9..=12).contains(count)),
+            "{load:?}"
+        );
     }
 
     #[test]

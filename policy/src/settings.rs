@@ -149,7 +149,10 @@ impl Settings {
     }
 
     /// The buckets a demand is counted in, narrowest first, with the seats each has.
-    pub(crate) fn buckets_of(&self, demand: &Demand) -> impl Iterator<Item = (BucketKey, NonZeroU32)> {
+    pub(crate) fn buckets_of(
+        &self,
+        demand: &Demand,
+    ) -> impl Iterator<Item = (BucketKey, NonZeroU32)> {
         Per::NARROWEST_FIRST.into_iter().filter_map(|per| {
             let key = self.key(per, demand)?;
             let of_this_per = |limit: &&Limit| limit.per == per && limit.matches.fits(demand);
@@ -186,7 +189,8 @@ mod tests {
 
     #[test]
     fn an_address_is_counted_whole_in_v4_and_by_prefix_in_v6() {
-        let shown = |ip: &str, prefix| Key::Ip(client_network(ip.parse().unwrap(), prefix)).to_string();
+        let shown =
+            |ip: &str, prefix| Key::Ip(client_network(ip.parse().unwrap(), prefix)).to_string();
         assert_eq!(shown("192.0.2.7", 64), "192.0.2.7");
         assert_eq!(shown("::ffff:192.0.2.7", 64), "192.0.2.7");
         assert_eq!(shown("2001:db8:1:2:3:4:5:6", 64), "2001:db8:1:2::/64");

@@ -47,14 +47,23 @@ struct World {
 
 fn settings(random: &mut Random, widths: u64) -> Settings {
     let mut limits: Vec<Limit> = Vec::new();
-    let pers = [("all", Per::Global, 6), ("repo", Per::Repo, 3), ("user", Per::User, 3), ("ip", Per::Ip, 3)];
+    let pers = [
+        ("all", Per::Global, 6),
+        ("repo", Per::Repo, 3),
+        ("user", Per::User, 3),
+        ("ip", Per::Ip, 3),
+    ];
     for (name, per, most) in pers {
         if random.one_in(4) {
             continue;
         }
         let seats = 1 + random.below(most) as u32;
         if random.one_in(3) {
-            let special = limit(&format!("{name}-shallow"), per, 1 + random.below(most) as u32);
+            let special = limit(
+                &format!("{name}-shallow"),
+                per,
+                1 + random.below(most) as u32,
+            );
             limits.push(Limit {
                 matches: only_shape("shallow"),
                 ..special
@@ -116,7 +125,10 @@ impl World {
                 && shapes.is_none_or(|shape| shape == demand.shape)
                 && let Some(key) = key
             {
-                buckets.push(((limit.per, format!("{} {key}", limit.name)), limit.seats.get().into()));
+                buckets.push((
+                    (limit.per, format!("{} {key}", limit.name)),
+                    limit.seats.get().into(),
+                ));
             }
         }
         buckets.sort();
@@ -124,11 +136,17 @@ impl World {
     }
 
     fn flow(&self, demand: &Demand) -> Vec<Bucket> {
-        self.buckets(demand).into_iter().map(|(bucket, _)| bucket).collect()
+        self.buckets(demand)
+            .into_iter()
+            .map(|(bucket, _)| bucket)
+            .collect()
     }
 
     fn in_use(&self, bucket: &Bucket) -> u64 {
-        let here = self.running.values().filter(|demand| self.flow(demand).contains(bucket));
+        let here = self
+            .running
+            .values()
+            .filter(|demand| self.flow(demand).contains(bucket));
         here.map(|demand| u64::from(demand.seats)).sum()
     }
 
@@ -138,7 +156,9 @@ impl World {
     }
 
     fn fits(&self, demand: &Demand) -> bool {
-        self.buckets(demand).iter().all(|bucket| self.has_room(bucket, demand.seats))
+        self.buckets(demand)
+            .iter()
+            .all(|bucket| self.has_room(bucket, demand.seats))
     }
 
     /// Somebody starts: within every limit, or alone.
@@ -147,21 +167,31 @@ impl World {
         if self.settings.mode == Mode::Enforce {
             assert!(self.fits(&demand), "{ticket:?} was admitted above a limit");
         }
-        let mut flows: Vec<_> = self.waiting.values().map(|waiter| self.flow(&waiter.demand)).collect();
+        let mut flows: Vec<_> = self
+            .waiting
+            .values()
+            .map(|waiter| self.flow(&waiter.demand))
+            .collect();
         flows.sort();
         flows.dedup();
         for other in flows.into_iter().filter(|other| *other != flow) {
             for bucket in other.iter().filter(|bucket| flow.contains(bucket)) {
-                *self.passed.entry((other.clone(), bucket.clone())).or_insert(0) += 1;
+                *self
+                    .passed
+                    .entry((other.clone(), bucket.clone()))
+                    .or_insert(0) += 1;
             }
         }
         self.passed.retain(|(of, _), _| *of != flow);
         let first_of_flow = self.first_of_flows();
         let later = |other: &Ticket| newcomer || *other < ticket;
-        let shares: Vec<_> = self.waiting.iter().filter(|(other, waiter)| {
+        let shares = self.waiting.iter().filter(|(other, waiter)| {
             later(other)
                 && first_of_flow.contains(other)
-                && self.flow(&waiter.demand).iter().any(|bucket| flow.contains(bucket))
+                && self
+                    .flow(&waiter.demand)
+                    .iter()
+                    .any(|bucket| flow.contains(bucket))
         });
         let shares: Vec<Ticket> = shares.into_iter().map(|(ticket, _)| *ticket).collect();
         for other in shares {
@@ -169,7 +199,10 @@ impl World {
             waiter.overtaken += 1;
             self.worst = self.worst.max(waiter.overtaken);
         }
-        assert!(self.running.insert(ticket, demand).is_none(), "{ticket:?} was admitted twice");
+        assert!(
+            self.running.insert(ticket, demand).is_none(),
+            "{ticket:?} was admitted twice"
+        );
     }
 
     fn first_of_flows(&self) -> Vec<Ticket> {
@@ -189,14 +222,25 @@ impl World {
         while let Some(event) = self.gate.next_event() {
             match event {
                 Event::Admitted(ticket) => {
-                    let waiter = self.waiting.remove(&ticket).expect("only waiters are admitted");
+                    let waiter = self
+                        .waiting
+                        .remove(&ticket)
+                        .expect("only waiters are admitted");
                     let flow = self.flow(&waiter.demand);
-                    let overtaken_friend = self.waiting.iter().any(|(other, waiter)| *other < ticket && self.flow(&waiter.demand) == flow);
-                    assert!(!overtaken_friend, "{ticket:?} ran before an older one of its flow");
+                    let overtaken_friend = self.waiting.iter().any(|(other, waiter)| {
+                        *other < ticket && self.flow(&waiter.demand) == flow
+                    });
+                    assert!(
+                        !overtaken_friend,
+                        "{ticket:?} ran before an older one of its flow"
+                    );
                     self.start(ticket, waiter.demand, false);
                 }
                 Event::Refused(ticket, refusal) => {
-                    let waiter = self.waiting.remove(&ticket).expect("only waiters are refused");
+                    let waiter = self
+                        .waiting
+                        .remove(&ticket)
+                        .expect("only waiters are refused");
                     self.check_refusal(&refusal);
                     match refusal.why {
                         RefusalWhy::Timeout => assert!(waiter.deadline <= self.now),
@@ -213,7 +257,10 @@ impl World {
         let seconds = refusal.retry_after.as_secs();
         assert!((5..=300).contains(&seconds) && refusal.retry_after.subsec_nanos() == 0);
         let sentence = refusal.to_string();
-        assert!(sentence.contains(&format!("{seconds} second")), "{sentence}");
+        assert!(
+            sentence.contains(&format!("{seconds} second")),
+            "{sentence}"
+        );
         assert_eq!(refusal.limit.is_none(), refusal.why == RefusalWhy::Draining);
     }
 
@@ -228,7 +275,11 @@ impl World {
         if random.one_in(3) {
             wanted.shape = "shallow";
         }
-        wanted.seats = 1 + if random.one_in(3) { random.below(self.widths) as u32 } else { 0 };
+        wanted.seats = 1 + if random.one_in(3) {
+            random.below(self.widths) as u32
+        } else {
+            0
+        };
         self.offered += 1;
         let could_run = self.fits(&wanted);
         match self.gate.offer(wanted.clone(), self.now) {
@@ -253,7 +304,10 @@ impl World {
                     RefusalWhy::Full => assert!(self.settings.queue.timeout.is_zero()),
                     RefusalWhy::QueueFull => {
                         let flow = self.flow(&wanted);
-                        let of_flow = self.waiting.values().filter(|waiter| self.flow(&waiter.demand) == flow);
+                        let of_flow = self
+                            .waiting
+                            .values()
+                            .filter(|waiter| self.flow(&waiter.demand) == flow);
                         assert!(
                             self.waiting.len() >= self.settings.queue.max_waiting
                                 || of_flow.count() >= self.settings.queue.max_waiting_per_flow
@@ -278,21 +332,32 @@ impl World {
 
     fn finish(&mut self) {
         let tickets: Vec<_> = self.running.keys().copied().collect();
-        let Some(ticket) = self.random.pick(&tickets) else { return };
-        let ended = [Ended::Served, Ended::Failed, Ended::ClientGone][self.random.below(3) as usize];
+        let Some(ticket) = self.random.pick(&tickets) else {
+            return;
+        };
+        let ended =
+            [Ended::Served, Ended::Failed, Ended::ClientGone][self.random.below(3) as usize];
         self.running.remove(&ticket);
         self.finished += 1;
         assert!(self.gate.release(ticket, ended, self.now));
-        assert!(!self.gate.release(ticket, ended, self.now), "released twice");
+        assert!(
+            !self.gate.release(ticket, ended, self.now),
+            "released twice"
+        );
     }
 
     fn cancel(&mut self) {
         let tickets: Vec<_> = self.waiting.keys().copied().collect();
-        let Some(ticket) = self.random.pick(&tickets) else { return };
+        let Some(ticket) = self.random.pick(&tickets) else {
+            return;
+        };
         self.waiting.remove(&ticket);
         self.finished += 1;
         assert!(self.gate.release(ticket, Ended::ClientGone, self.now));
-        assert!(!self.gate.release(ticket, Ended::ClientGone, self.now), "cancelled twice");
+        assert!(
+            !self.gate.release(ticket, Ended::ClientGone, self.now),
+            "cancelled twice"
+        );
     }
 
     fn resize(&mut self) {
@@ -306,7 +371,13 @@ impl World {
         self.passed.clear();
         let timeout = new.queue.timeout;
         self.gate.reconfigure(new, self.now);
-        let since: HashMap<_, _> = self.gate.snapshot(self.now).waiting.into_iter().map(|view| (view.ticket, view.since)).collect();
+        let since: HashMap<_, _> = self
+            .gate
+            .snapshot(self.now)
+            .waiting
+            .into_iter()
+            .map(|view| (view.ticket, view.since))
+            .collect();
         for (ticket, waiter) in &mut self.waiting {
             if let Some(since) = since.get(ticket)
                 && !timeout.is_zero()
@@ -346,7 +417,11 @@ impl World {
     fn check(&mut self) {
         assert_eq!(self.gate.running(), self.running.len());
         assert_eq!(self.gate.waiting(), self.waiting.len());
-        assert_eq!(self.offered, self.running.len() + self.waiting.len() + self.finished, "somebody was lost");
+        assert_eq!(
+            self.offered,
+            self.running.len() + self.waiting.len() + self.finished,
+            "somebody was lost"
+        );
         let next = self.waiting.values().map(|waiter| waiter.deadline).min();
         assert_eq!(self.gate.next_deadline(), next);
         for view in self.gate.limits() {
@@ -358,7 +433,10 @@ impl World {
                 }
             }
             assert_eq!(view.in_use, used.values().sum::<u64>(), "{}", view.name);
-            assert_eq!(view.busiest.map(|(_, most)| u64::from(most)), used.values().max().copied());
+            assert_eq!(
+                view.busiest.map(|(_, most)| u64::from(most)),
+                used.values().max().copied()
+            );
         }
         let snapshot = self.gate.snapshot(self.now);
         let mut listed: Vec<_> = snapshot.waiting.iter().map(|view| view.ticket).collect();
@@ -382,12 +460,16 @@ impl World {
                 let buckets = self.buckets(holder);
                 let of = self.flow(holder);
                 let passed = |(bucket, seats): &(Bucket, u64)| {
-                    self.passed.get(&(of.clone(), bucket.clone())).is_some_and(|count| u64::from(*count) >= *seats)
+                    self.passed
+                        .get(&(of.clone(), bucket.clone()))
+                        .is_some_and(|count| u64::from(*count) >= *seats)
                 };
                 buckets.iter().any(|kept| {
                     flow.contains(&kept.0)
                         && passed(kept)
-                        && buckets.iter().all(|other| other == kept || passed(other) || self.has_room(other, holder.seats))
+                        && buckets.iter().all(|other| {
+                            other == kept || passed(other) || self.has_room(other, holder.seats)
+                        })
                 })
             });
             assert!(kept_for_another, "{ticket:?} could run and was not woken");
@@ -413,7 +495,9 @@ impl World {
         }
         assert_eq!(self.waiting.len(), 0, "somebody waits for nobody");
         assert_eq!(self.offered, self.finished);
-        self.now = self.now.saturating_add(std::time::Duration::from_secs(1000));
+        self.now = self
+            .now
+            .saturating_add(std::time::Duration::from_secs(1000));
         self.gate.advance(self.now);
         assert!(self.gate.is_at_rest(), "{:?}", self.gate);
     }
@@ -440,5 +524,10 @@ fn every_seed_keeps_every_promise() {
         }
     }
     println!("most overtaken: {} times, seed {}", worst.0, worst.1);
-    assert!(worst.0 <= MOST_OVERTAKEN, "seed {} overtook one waiter {} times", worst.1, worst.0);
+    assert!(
+        worst.0 <= MOST_OVERTAKEN,
+        "seed {} overtook one waiter {} times",
+        worst.1,
+        worst.0
+    );
 }

@@ -126,7 +126,10 @@ mod which_limit {
         let mut gate = Gate::new(Settings::default());
         assert!(matches!(gate.offer(clone_of("a"), at(0)), Offer::Exempt));
         let mut gate = Gate::new(refusing([limit("all", Per::Global, 1)]));
-        assert!(matches!(gate.offer(wide(0, clone_of("a")), at(0)), Offer::Exempt));
+        assert!(matches!(
+            gate.offer(wide(0, clone_of("a")), at(0)),
+            Offer::Exempt
+        ));
         let mut gate = Gate::new(Settings {
             mode: Mode::Off,
             ..refusing([limit("all", Per::Global, 1)])
@@ -148,13 +151,19 @@ mod which_limit {
         assert_eq!(refusal.limit.as_deref(), Some("java"));
         runs(&mut gate, clone_of("other"), 0);
         runs(&mut gate, clone_of("other"), 0);
-        assert_eq!(refused(&mut gate, clone_of("other"), 0).limit.as_deref(), Some("each-repo"));
+        assert_eq!(
+            refused(&mut gate, clone_of("other"), 0).limit.as_deref(),
+            Some("each-repo")
+        );
         runs(&mut gate, clone_of("third"), 0);
     }
 
     #[test]
     fn a_demand_without_a_fitting_limit_runs_and_is_shown() {
-        let mut gate = Gate::new(refusing([matching(limit("a", Per::Repo, 1), only_repo("a"))]));
+        let mut gate = Gate::new(refusing([matching(
+            limit("a", Per::Repo, 1),
+            only_repo("a"),
+        )]));
         let tickets: Vec<_> = (0..5).map(|_| runs(&mut gate, clone_of("b"), 0)).collect();
         assert_eq!(gate.running(), 5);
         assert_eq!(gate.snapshot(at(0)).running.len(), 5);
@@ -205,7 +214,10 @@ mod which_limit {
         let claimed = by("release-bot", clone_of("a"));
         refused(&mut gate, claimed.clone(), 0);
         let proven = Demand {
-            user: claimed.user.clone().map(|user| User { trusted: true, ..user }),
+            user: claimed.user.clone().map(|user| User {
+                trusted: true,
+                ..user
+            }),
             ..claimed
         };
         assert!(matches!(gate.offer(proven, at(0)), Offer::Exempt));
@@ -219,7 +231,10 @@ mod admission {
 
     #[test]
     fn a_waiter_holds_nothing_and_a_full_repository_delays_no_other() {
-        let mut gate = Gate::new(settings([limit("all", Per::Global, 2), limit("each", Per::Repo, 1)]));
+        let mut gate = Gate::new(settings([
+            limit("all", Per::Global, 2),
+            limit("each", Per::Repo, 1),
+        ]));
         let first = runs(&mut gate, clone_of("a"), 0);
         let queued: Vec<_> = (0..6).map(|_| waits(&mut gate, clone_of("a"), 0)).collect();
         let other = runs(&mut gate, clone_of("b"), 1);
@@ -257,8 +272,13 @@ mod admission {
         };
         let mut gate = shadow(refusing([limit("all", Per::Global, 1)]));
         let first = runs(&mut gate, clone_of("a"), 0);
-        let Offer::ShadowRefused(second, refusal) = gate.offer(clone_of("a"), at(0)) else { panic!() };
-        assert_eq!((refusal.why, refusal.running, refusal.seats), (RefusalWhy::Full, 1, 1));
+        let Offer::ShadowRefused(second, refusal) = gate.offer(clone_of("a"), at(0)) else {
+            panic!()
+        };
+        assert_eq!(
+            (refusal.why, refusal.running, refusal.seats),
+            (RefusalWhy::Full, 1, 1)
+        );
         assert_eq!(gate.limits()[0].in_use, 2);
         assert_eq!(gate.snapshot(at(0)).refused_last_hour, 0);
         ends(&mut gate, first, 1);
@@ -270,9 +290,14 @@ mod admission {
         let mut gate = shadow(queueing);
         runs(&mut gate, clone_of("a"), 0);
         for _ in 0..2 {
-            assert!(matches!(gate.offer(clone_of("a"), at(0)), Offer::ShadowQueued(_)));
+            assert!(matches!(
+                gate.offer(clone_of("a"), at(0)),
+                Offer::ShadowQueued(_)
+            ));
         }
-        let Offer::ShadowRefused(_, refusal) = gate.offer(clone_of("a"), at(0)) else { panic!() };
+        let Offer::ShadowRefused(_, refusal) = gate.offer(clone_of("a"), at(0)) else {
+            panic!()
+        };
         assert_eq!(refusal.why, RefusalWhy::QueueFull);
         assert_eq!((gate.running(), gate.waiting()), (4, 0));
     }
@@ -292,9 +317,15 @@ mod waiting {
         }
         waits(&mut gate, clone_of("a"), 0);
         waits(&mut gate, clone_of("a"), 0);
-        assert_eq!(refused(&mut gate, clone_of("a"), 0).why, RefusalWhy::QueueFull);
+        assert_eq!(
+            refused(&mut gate, clone_of("a"), 0).why,
+            RefusalWhy::QueueFull
+        );
         let leaver = waits(&mut gate, clone_of("b"), 0);
-        assert_eq!(refused(&mut gate, clone_of("c"), 0).why, RefusalWhy::QueueFull);
+        assert_eq!(
+            refused(&mut gate, clone_of("c"), 0).why,
+            RefusalWhy::QueueFull
+        );
         assert!(gate.release(leaver, Ended::ClientGone, at(0)));
         waits(&mut gate, clone_of("c"), 0);
     }
@@ -309,8 +340,13 @@ mod waiting {
         gate.advance(Moment(Duration::from_millis(59_999)));
         assert!(gate.next_event().is_none());
         gate.advance(at(60));
-        let Some(Event::Refused(ticket, refusal)) = gate.next_event() else { panic!() };
-        assert_eq!((ticket, refusal.why, refusal.waiting), (first, RefusalWhy::Timeout, 1));
+        let Some(Event::Refused(ticket, refusal)) = gate.next_event() else {
+            panic!()
+        };
+        assert_eq!(
+            (ticket, refusal.why, refusal.waiting),
+            (first, RefusalWhy::Timeout, 1)
+        );
         assert_eq!(gate.next_deadline(), Some(at(61)));
         assert_eq!(ends(&mut gate, running, 60), [second]);
         assert_eq!(gate.next_deadline(), None);
@@ -320,7 +356,9 @@ mod waiting {
     fn cancelled_waiters_are_skipped() {
         let mut gate = Gate::new(settings([limit("all", Per::Global, 1)]));
         let running = runs(&mut gate, clone_of("a"), 0);
-        let queued: Vec<_> = (0..50).map(|_| waits(&mut gate, clone_of("a"), 0)).collect();
+        let queued: Vec<_> = (0..50)
+            .map(|_| waits(&mut gate, clone_of("a"), 0))
+            .collect();
         for ticket in &queued[..49] {
             assert!(gate.release(*ticket, Ended::ClientGone, at(1)));
         }
@@ -339,14 +377,32 @@ mod waiting {
 
     #[test]
     fn flows_take_turns_however_many_wait_in_each() {
-        let mut gate = Gate::new(settings([limit("all", Per::Global, 1), limit("u", Per::User, 9)]));
+        let mut gate = Gate::new(settings([
+            limit("all", Per::Global, 1),
+            limit("u", Per::User, 9),
+        ]));
         let mut running = runs(&mut gate, by("loud", clone_of("a")), 0);
-        let loud: Vec<_> = (0..5).map(|_| waits(&mut gate, by("loud", clone_of("a")), 0)).collect();
-        let quiet: Vec<_> = (0..2).map(|_| waits(&mut gate, by("quiet", clone_of("a")), 1)).collect();
+        let loud: Vec<_> = (0..5)
+            .map(|_| waits(&mut gate, by("loud", clone_of("a")), 0))
+            .collect();
+        let quiet: Vec<_> = (0..2)
+            .map(|_| waits(&mut gate, by("quiet", clone_of("a")), 1))
+            .collect();
         let positions = gate.snapshot(at(1)).waiting;
-        let expected = [loud[0], quiet[0], loud[1], quiet[1], loud[2], loud[3], loud[4]];
-        assert_eq!(positions.iter().map(|view| view.ticket).collect::<Vec<_>>(), expected);
-        assert_eq!(positions.iter().map(|view| view.position).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+        let expected = [
+            loud[0], quiet[0], loud[1], quiet[1], loud[2], loud[3], loud[4],
+        ];
+        assert_eq!(
+            positions.iter().map(|view| view.ticket).collect::<Vec<_>>(),
+            expected
+        );
+        assert_eq!(
+            positions
+                .iter()
+                .map(|view| view.position)
+                .collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 6, 7]
+        );
         for (second, next) in (2..).zip(expected) {
             assert_eq!(ends(&mut gate, running, second), [next]);
             running = next;
@@ -355,31 +411,48 @@ mod waiting {
 
     #[test]
     fn turns_are_counted_in_seats() {
-        let mut gate = Gate::new(settings([limit("all", Per::Global, 4), limit("u", Per::User, 9)]));
+        let mut gate = Gate::new(settings([
+            limit("all", Per::Global, 4),
+            limit("u", Per::User, 9),
+        ]));
         let mut running = runs(&mut gate, wide(4, by("x", clone_of("a"))), 0);
-        let giants: Vec<_> = (0..2).map(|_| waits(&mut gate, wide(4, by("wide", clone_of("a"))), 0)).collect();
+        let giants: Vec<_> = (0..2)
+            .map(|_| waits(&mut gate, wide(4, by("wide", clone_of("a"))), 0))
+            .collect();
         for _ in 0..8 {
             waits(&mut gate, by("narrow", clone_of("a")), 0);
         }
         let order = gate.snapshot(at(0)).waiting;
         let place = |ticket| order.iter().position(|view| view.ticket == ticket).unwrap();
-        assert_eq!((place(giants[0]), place(giants[1])), (3, 8), "a wide one for each four narrow ones");
+        assert_eq!(
+            (place(giants[0]), place(giants[1])),
+            (3, 8),
+            "a wide one for each four narrow ones"
+        );
         let started = ends(&mut gate, running, 1);
-        assert_eq!(started.len(), 4, "what fits does not wait for what does not");
+        assert_eq!(
+            started.len(),
+            4,
+            "what fits does not wait for what does not"
+        );
         running = started[0];
         ends(&mut gate, running, 2);
     }
 
     #[test]
     fn coming_again_and_again_is_no_way_to_the_front() {
-        let mut gate = Gate::new(settings([limit("all", Per::Global, 1), limit("u", Per::User, 9)]));
+        let mut gate = Gate::new(settings([
+            limit("all", Per::Global, 1),
+            limit("u", Per::User, 9),
+        ]));
         let mut running = runs(&mut gate, by("x", clone_of("a")), 0);
         let mut served = HashMap::new();
         for second in 0..40 {
             for user in ["one-at-a-time", "patient", "third"] {
                 let waiting = gate.snapshot(at(second)).waiting;
                 let queued = |user: &str| {
-                    let of_user = |view: &&WaitingView| &*view.demand.user.as_ref().unwrap().name == user;
+                    let of_user =
+                        |view: &&WaitingView| &*view.demand.user.as_ref().unwrap().name == user;
                     waiting.iter().filter(of_user).count()
                 };
                 if queued(user) == 0 || (user == "patient" && queued(user) < 10) {
@@ -387,10 +460,18 @@ mod waiting {
                 }
             }
             running = ends(&mut gate, running, second)[0];
-            let name = gate.snapshot(at(second)).running[0].demand.user.clone().unwrap().name;
+            let name = gate.snapshot(at(second)).running[0]
+                .demand
+                .user
+                .clone()
+                .unwrap()
+                .name;
             *served.entry(name.to_string()).or_insert(0) += 1;
         }
-        assert!(served.values().all(|count| (12..=14).contains(count)), "{served:?}");
+        assert!(
+            served.values().all(|count| (12..=14).contains(count)),
+            "{served:?}"
+        );
     }
 }
 
@@ -400,8 +481,13 @@ mod overtaking {
     /// One narrow demand arrives whenever one ends, so that a limit is never idle of its own accord.
     #[test]
     fn a_wide_waiter_is_overtaken_as_often_as_there_are_seats_and_then_is_next() {
-        let mut gate = Gate::new(settings([limit("all", Per::Global, 4), limit("u", Per::User, 9)]));
-        let mut running: VecDeque<_> = (0..3).map(|_| runs(&mut gate, by("n", clone_of("a")), 0)).collect();
+        let mut gate = Gate::new(settings([
+            limit("all", Per::Global, 4),
+            limit("u", Per::User, 9),
+        ]));
+        let mut running: VecDeque<_> = (0..3)
+            .map(|_| runs(&mut gate, by("n", clone_of("a")), 0))
+            .collect();
         let giant = waits(&mut gate, wide(4, by("w", clone_of("a"))), 0);
         let mut overtook = 0;
         loop {
@@ -426,7 +512,10 @@ mod overtaking {
 
     #[test]
     fn a_reservation_does_not_idle_a_bucket_while_its_holder_is_blocked_elsewhere() {
-        let mut gate = Gate::new(settings([limit("all", Per::Global, 4), limit("each", Per::Repo, 2)]));
+        let mut gate = Gate::new(settings([
+            limit("all", Per::Global, 4),
+            limit("each", Per::Repo, 2),
+        ]));
         let blocker = runs(&mut gate, clone_of("a"), 0);
         let mut running = runs(&mut gate, clone_of("b"), 0);
         waits(&mut gate, wide(2, clone_of("a")), 0);
@@ -465,7 +554,12 @@ mod overtaking {
             }
             if let Some(ticket) = running.pop_front() {
                 let woken = ends(&mut gate, ticket, n);
-                started.extend(woken.iter().copied().filter(|ticket| giants.contains(ticket)));
+                started.extend(
+                    woken
+                        .iter()
+                        .copied()
+                        .filter(|ticket| giants.contains(ticket)),
+                );
                 running.extend(woken);
             }
         }
@@ -502,11 +596,19 @@ mod reconfiguring {
 
     #[test]
     fn a_raised_limit_admits_waiters_in_turn() {
-        let mut gate = Gate::new(settings([limit("all", Per::Global, 1), limit("u", Per::User, 9)]));
+        let mut gate = Gate::new(settings([
+            limit("all", Per::Global, 1),
+            limit("u", Per::User, 9),
+        ]));
         runs(&mut gate, by("x", clone_of("a")), 0);
-        let loud: Vec<_> = (0..4).map(|_| waits(&mut gate, by("loud", clone_of("a")), 0)).collect();
+        let loud: Vec<_> = (0..4)
+            .map(|_| waits(&mut gate, by("loud", clone_of("a")), 0))
+            .collect();
         let quiet = waits(&mut gate, by("quiet", clone_of("a")), 0);
-        gate.reconfigure(settings([limit("all", Per::Global, 4), limit("u", Per::User, 9)]), at(1));
+        gate.reconfigure(
+            settings([limit("all", Per::Global, 4), limit("u", Per::User, 9)]),
+            at(1),
+        );
         assert_eq!(admitted(&mut gate), [loud[0], quiet, loud[1]]);
     }
 
@@ -555,7 +657,10 @@ mod reconfiguring {
         let mut gate = Gate::new(settings([limit("all", Per::Global, 1)]));
         runs(&mut gate, clone_of("a"), 0);
         let waiter = waits(&mut gate, clone_of("a"), 0);
-        gate.reconfigure(settings([matching(limit("b", Per::Repo, 1), only_repo("b"))]), at(1));
+        gate.reconfigure(
+            settings([matching(limit("b", Per::Repo, 1), only_repo("b"))]),
+            at(1),
+        );
         assert_eq!(admitted(&mut gate), [waiter]);
     }
 }
@@ -593,7 +698,11 @@ mod refusing_and_draining {
         assert_eq!(wait(&mut gate, 150), 250);
         gate.release(second, Ended::ClientGone, at(160));
         let third = runs(&mut gate, clone_of("a"), 500);
-        assert_eq!(wait(&mut gate, 500), 100, "a client that left taught nothing");
+        assert_eq!(
+            wait(&mut gate, 500),
+            100,
+            "a client that left taught nothing"
+        );
         ends(&mut gate, third, 500);
     }
 
@@ -604,7 +713,10 @@ mod refusing_and_draining {
         runs(&mut gate, clone_of("a"), 60);
         ends(&mut gate, first, 100);
         runs(&mut gate, clone_of("a"), 100);
-        assert_eq!(refused(&mut gate, clone_of("a"), 100).retry_after, Duration::from_secs(60));
+        assert_eq!(
+            refused(&mut gate, clone_of("a"), 100).retry_after,
+            Duration::from_secs(60)
+        );
     }
 
     #[test]
@@ -618,18 +730,27 @@ mod refusing_and_draining {
         for _ in 0..2 {
             waits(&mut gate, clone_of("a"), 50);
         }
-        assert_eq!(refused(&mut gate, clone_of("a"), 50).retry_after, Duration::from_secs(150));
+        assert_eq!(
+            refused(&mut gate, clone_of("a"), 50).retry_after,
+            Duration::from_secs(150)
+        );
     }
 
     #[test]
     fn a_herd_of_one_repository_takes_no_turns_from_another() {
-        let mut gate = Gate::new(refusing([limit("all", Per::Global, 2), limit("each", Per::Repo, 1)]));
+        let mut gate = Gate::new(refusing([
+            limit("all", Per::Global, 2),
+            limit("each", Per::Repo, 1),
+        ]));
         runs(&mut gate, clone_of("a"), 0);
         runs(&mut gate, clone_of("b"), 0);
         for _ in 0..100 {
             refused(&mut gate, clone_of("a"), 0);
         }
-        assert_eq!(refused(&mut gate, clone_of("c"), 0).retry_after, Duration::from_secs(30));
+        assert_eq!(
+            refused(&mut gate, clone_of("c"), 0).retry_after,
+            Duration::from_secs(30)
+        );
     }
 
     #[test]
@@ -638,13 +759,24 @@ mod refusing_and_draining {
         let running = runs(&mut gate, clone_of("a"), 0);
         let waiter = waits(&mut gate, clone_of("a"), 0);
         gate.drain(at(1));
-        let Some(Event::Refused(ticket, refusal)) = gate.next_event() else { panic!() };
-        assert_eq!((ticket, refusal.why, &refusal.limit), (waiter, RefusalWhy::Draining, &None));
+        let Some(Event::Refused(ticket, refusal)) = gate.next_event() else {
+            panic!()
+        };
+        assert_eq!(
+            (ticket, refusal.why, &refusal.limit),
+            (waiter, RefusalWhy::Draining, &None)
+        );
         assert_eq!(refusal.retry_after, Duration::from_secs(5));
         assert!(gate.snapshot(at(1)).draining);
         ends(&mut gate, running, 2);
-        assert_eq!(refused(&mut gate, clone_of("b"), 3).why, RefusalWhy::Draining);
-        assert!(matches!(gate.offer(wide(0, clone_of("b")), at(3)), Offer::Exempt));
+        assert_eq!(
+            refused(&mut gate, clone_of("b"), 3).why,
+            RefusalWhy::Draining
+        );
+        assert!(matches!(
+            gate.offer(wide(0, clone_of("b")), at(3)),
+            Offer::Exempt
+        ));
         assert_eq!(gate.snapshot(at(3)).refused_last_hour, 2);
         assert!(gate.is_at_rest());
     }
@@ -678,7 +810,10 @@ mod time {
 
     #[test]
     fn memory_follows_what_runs_and_waits() {
-        let mut gate = Gate::new(refusing([limit("each", Per::Repo, 1), limit("u", Per::User, 1)]));
+        let mut gate = Gate::new(refusing([
+            limit("each", Per::Repo, 1),
+            limit("u", Per::User, 1),
+        ]));
         for n in 0..20_000_u64 {
             let demand = by(&format!("u{n}"), clone_of(&format!("r{n}")));
             let ticket = runs(&mut gate, demand.clone(), n);
@@ -699,13 +834,29 @@ fn the_gate_can_be_sent_between_threads() {
 
 #[test]
 fn limits_are_summed_over_their_keys_and_the_busiest_is_named() {
-    let mut gate = Gate::new(settings([limit("all", Per::Global, 9), limit("each", Per::Repo, 3)]));
-    assert!(gate.limits().iter().all(|view| view.in_use == 0 && view.busiest.is_none()));
+    let mut gate = Gate::new(settings([
+        limit("all", Per::Global, 9),
+        limit("each", Per::Repo, 3),
+    ]));
+    assert!(
+        gate.limits()
+            .iter()
+            .all(|view| view.in_use == 0 && view.busiest.is_none())
+    );
     for repo in ["b", "a", "c", "c"] {
         runs(&mut gate, clone_of(repo), 0);
     }
     let views = gate.limits();
-    assert_eq!((views[0].in_use, &views[0].busiest), (4, &Some(("*".into(), 4))));
-    assert_eq!((views[1].in_use, &views[1].busiest), (4, &Some(("c".into(), 2))));
-    assert_eq!((&*views[1].name, views[1].per, views[1].seats), ("each", Per::Repo, 3));
+    assert_eq!(
+        (views[0].in_use, &views[0].busiest),
+        (4, &Some(("*".into(), 4)))
+    );
+    assert_eq!(
+        (views[1].in_use, &views[1].busiest),
+        (4, &Some(("c".into(), 2)))
+    );
+    assert_eq!(
+        (&*views[1].name, views[1].per, views[1].seats),
+        ("each", Per::Repo, 3)
+    );
 }
