@@ -158,8 +158,10 @@ impl Classifier {
 /// Classifies a body held whole; equal to feeding it to a [`Classifier`] in any pieces and finishing.
 pub fn classify(body: &[u8], encoding: Encoding, decoded_limit: u64) -> Verdict {
     let mut classifier = Classifier::new(encoding, decoded_limit);
-    classifier.feed(body);
-    classifier.finish()
+    match classifier.decode(body) {
+        Some(outcome) => classifier.conclude(outcome),
+        None => classifier.finish(),
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@
 //! LF is dropped) and then treats the line as a C string (it ends at the first NUL): `done\0anything` is `done` to the
 //! server, and must be `done` here, or the gate could be talked around.
 
+use crate::argument::all_hex;
+
 /// Bytes of a line that are kept. The longest thing looked at is a filter: its keyword and 128 bytes of argument, with
 /// some to spare.
 pub(crate) const HEAD: usize = 160;
@@ -69,48 +71,59 @@ impl Framer {
         &'a mut self,
         input: &mut &'piece [u8],
     ) -> Option<Result<Packet<'a>, BadLength>> {
-        loop {
-            match self.state {
-                State::Length { digits, value } => {
-                    let byte = input.split_off_first()?;
-                    let Some(digit) = hex_digit(*byte) else {
-                        return Some(Err(BadLength));
-                    };
-                    let value = (value << 4) | digit;
-                    if digits < 3 {
-                        let digits = digits.saturating_add(1);
-                        self.state = State::Length { digits, value };
-                        continue;
-                    }
-                    self.state = AT_BOUNDARY;
-                    match value {
-                        0 => return Some(Ok(Packet::Flush)),
-                        1 => return Some(Ok(Packet::Delimiter)),
-                        2 => return Some(Ok(Packet::ResponseEnd)),
-                        4..=MAX_LENGTH => {
-                            let length = value.saturating_sub(4);
-                            if let Some(payload) = input.split_off(..usize::from(length)) {
-                                return Some(Ok(Packet::Line(line(payload, length))));
-                            }
-                            self.state = State::Payload {
-                                length,
-                                left: length,
-                            };
-                        }
-                        _ => return Some(Err(BadLength)),
-                    }
+        let length = match self.state {
+            State::Payload { length, left } => {
+                let left = self.collect(input, length, left);
+                if left > 0 {
+                    self.state = State::Payload { length, left };
+                    return None;
                 }
-                State::Payload { length, left } => {
-                    let left = self.collect(input, length, left);
-                    if left > 0 {
-                        self.state = State::Payload { length, left };
-                        return None;
-                    }
-                    self.state = AT_BOUNDARY;
-                    return Some(Ok(Packet::Line(line(&self.head, length))));
-                }
+                self.state = AT_BOUNDARY;
+                return Some(Ok(Packet::Line(line(&self.head, length))));
             }
+            State::Length { digits, value } => match self.length(input, digits, value)? {
+                Ok(0) => return Some(Ok(Packet::Flush)),
+                Ok(1) => return Some(Ok(Packet::Delimiter)),
+                Ok(2) => return Some(Ok(Packet::ResponseEnd)),
+                Ok(value @ 4..=MAX_LENGTH) => value.saturating_sub(4),
+                _ => return Some(Err(BadLength)),
+            },
+        };
+        if let Some(payload) = input.split_off(..usize::from(length)) {
+            return Some(Ok(Packet::Line(line(payload, length))));
         }
+        let left = self.collect(input, length, length);
+        self.state = State::Payload { length, left };
+        None
+    }
+
+    /// Takes the four digits, `digits` of which were seen and make `value`; `None` if they are not all there.
+    fn length(
+        &mut self,
+        input: &mut &[u8],
+        mut digits: u8,
+        mut value: u16,
+    ) -> Option<Result<u16, BadLength>> {
+        if digits == 0
+            && let Some((whole, rest)) = input.split_first_chunk()
+            && let Some(value) = whole_length(whole)
+        {
+            *input = rest;
+            return Some(Ok(value));
+        }
+        while digits < 4 {
+            let Some(byte) = input.split_off_first() else {
+                self.state = State::Length { digits, value };
+                return None;
+            };
+            let Some(digit) = hex_digit(*byte) else {
+                return Some(Err(BadLength));
+            };
+            value = (value << 4) | digit;
+            digits = digits.saturating_add(1);
+        }
+        self.state = AT_BOUNDARY;
+        Some(Ok(value))
     }
 
     /// Takes what `input` has of a payload of which `left` bytes are missing, and keeps what belongs to its head.
@@ -139,6 +152,18 @@ fn line(payload: &[u8], length: u16) -> &[u8] {
     }
 }
 
+/// A length whose four digits are at hand, all at once: the way that nearly every length takes.
+fn whole_length(digits: &[u8; 4]) -> Option<u16> {
+    if !all_hex(digits) {
+        return None;
+    }
+    let ascii = u32::from_be_bytes(*digits);
+    let letters = (ascii >> 6) & 0x0101_0101;
+    let nibbles = (ascii & 0x0f0f_0f0f).wrapping_add(letters.wrapping_mul(9));
+    let pairs = (nibbles | (nibbles >> 4)) & 0x00ff_00ff;
+    u16::try_from((pairs | (pairs >> 8)) & 0xffff).ok()
+}
+
 /// `u16::from_str_radix` is not used for lengths: it accepts a sign.
 fn hex_digit(byte: u8) -> Option<u16> {
     char::from(byte)
@@ -149,6 +174,29 @@ fn hex_digit(byte: u8) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_length_is_the_same_read_whole_or_digit_by_digit() {
+        for bytes in (0..=u16::MAX)
+            .map(|value| format!("{value:04x}"))
+            .chain(["FFF0".into(), "AbCd".into()])
+        {
+            let digits: [u8; 4] = bytes.as_bytes().try_into().unwrap();
+            let value = u16::from_str_radix(&bytes, 16).ok();
+            assert_eq!(whole_length(&digits), value, "{bytes}");
+        }
+        for position in 0..4 {
+            for byte in 0..=u8::MAX {
+                let mut digits = *b"0a0B";
+                digits[position] = byte;
+                assert_eq!(
+                    whole_length(&digits).is_some(),
+                    hex_digit(byte).is_some(),
+                    "{digits:?}"
+                );
+            }
+        }
+    }
 
     /// The packets of `stream` fed in pieces of `size` bytes, each line copied out, and whether it ended at a boundary.
     fn packets(stream: &[u8], size: usize) -> (Vec<Result<String, BadLength>>, bool) {

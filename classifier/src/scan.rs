@@ -10,7 +10,7 @@ use crate::argument::{Argument, BadArgument, INFINITE_DEPTH, all_hex};
 use crate::pktline::{Framer, Packet};
 use crate::v0;
 use crate::v2::{self, Command};
-use crate::verdict::{Facts, Shape, Why};
+use crate::verdict::{Facts, FilterSpec, Shape, Why};
 
 /// How a scan ended.
 pub(crate) type Outcome = Result<Shape, Why>;
@@ -38,7 +38,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Adds a line to what is known. `Some` when it decides: the first `have` does, in every protocol.
-    pub(crate) fn add(&mut self, argument: Argument) -> Option<Outcome> {
+    pub(crate) fn add(&mut self, argument: Argument<'_>) -> Option<Outcome> {
         let facts = &mut self.facts;
         match argument {
             Argument::Want | Argument::WantRef => facts.wants = facts.wants.saturating_add(1),
@@ -53,7 +53,7 @@ impl Request {
             }
             Argument::DeepenTo => self.deepens = true,
             Argument::Filter(spec) => {
-                facts.filter.get_or_insert(spec);
+                facts.filter.get_or_insert_with(|| FilterSpec::new(spec));
             }
             Argument::Done | Argument::Other => {}
         }

@@ -27,7 +27,7 @@ pub(crate) fn packet(request: &mut Request, packet: Packet<'_>) -> Option<Outcom
 }
 
 /// Takes a line that is already read.
-pub(crate) fn argument(request: &mut Request, argument: Argument) -> Option<Outcome> {
+pub(crate) fn argument(request: &mut Request, argument: Argument<'_>) -> Option<Outcome> {
     match argument {
         Argument::Done => Some(Ok(request.shape())),
         Argument::WantRef | Argument::Other => Some(Err(Why::Malformed)),

@@ -529,12 +529,16 @@ fn a_gzip_body_that_is_cut_or_corrupt_says_so_unless_it_was_decided_before() {
     );
 }
 
-/// A reference to before the start of a member is an error to zlib, whatever an earlier member holds.
+/// A reference to before the start of a member is an error to zlib, whatever an earlier member left behind.
 #[test]
 fn a_gzip_member_cannot_refer_to_the_one_before() {
-    // Fixed Huffman codes: a match of length 3 at distance 1, end of block.
+    // With fixed Huffman codes, a match of length 3 at distance 1 and the end of the block; then the trailer that fits
+    // if the match finds `000`.
     let reference = [0b0000_0011, 0b0000_0010, 0b0000_0000];
-    let member = [&gzip(b"")[..10], &reference, &[0; 8]].concat();
+    let mut crc = flate2::Crc::new();
+    crc.update(b"000");
+    let trailer = [crc.sum().to_le_bytes(), crc.amount().to_le_bytes()].concat();
+    let member = [&gzip(b"")[..10], &reference, &trailer].concat();
     assert_unknown(&member, Why::Malformed);
     assert_unknown(&[gzip(b"0000"), member].concat(), Why::Malformed);
 }

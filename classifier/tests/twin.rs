@@ -179,7 +179,7 @@ fn limit() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_twin_agrees_and_cuts_change_nothing(
@@ -198,7 +198,7 @@ proptest! {
         outer.iter().for_each(|damage| damage.apply(&mut body));
 
         let whole = classify(&body, declared, limit);
-        prop_assert_eq!(twin::Answer::from(&whole), twin::classify(&body, declared, limit));
+        twin::assert_agrees(&whole, &body, declared, limit);
         prop_assert_eq!(whole.why.is_some(), whole.shape == Shape::Unknown);
         prop_assert_eq!(&classify_pieces(cut(&body, &cuts), declared, limit), &whole);
         prop_assert_eq!(&classify_pieces(body.chunks(1), declared, limit), &whole);
@@ -213,13 +213,16 @@ fn the_generators_reach_every_shape_and_reason() {
     let mut runner = TestRunner::deterministic();
     let strategy = (packets(), damage());
     let mut seen = std::collections::HashSet::new();
-    for _ in 0..2500 {
+    // Eleven shapes; unknown as malformed, empty, truncated.
+    for _ in 0..10_000 {
         let (packets, damage) = strategy.new_tree(&mut runner).unwrap().current();
         let mut body = packets.concat();
         damage.iter().for_each(|damage| damage.apply(&mut body));
         let verdict = classify(&body, Encoding::Identity, u64::MAX);
         seen.insert((verdict.shape, verdict.why));
+        if seen.len() == 14 {
+            return;
+        }
     }
-    // Eleven shapes; unknown as malformed, empty, truncated.
-    assert_eq!(seen.len(), 14, "{seen:?}");
+    panic!("only {seen:?}");
 }
