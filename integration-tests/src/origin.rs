@@ -316,7 +316,10 @@ fn answer(reply: &Reply, stream: &Stream) -> io::Result<bool> {
         }
         Reply::Held(latch, first) => {
             out.write_all(head(200, "Transfer-Encoding: chunked").as_bytes())?;
-            out.write_all(&chunk(first))?;
+            if !first.is_empty() {
+                // An empty chunk would be the last one.
+                out.write_all(&chunk(first))?;
+            }
             while !latch.wait(Duration::from_millis(10)) {
                 if stream.peer_is_gone() {
                     return Err(io::ErrorKind::BrokenPipe.into());

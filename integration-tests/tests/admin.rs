@@ -30,7 +30,9 @@ fn clone(repo: &str) -> Request {
 }
 
 fn keys(value: &Value) -> Vec<&str> {
-    let object = value.as_object().unwrap_or_else(|| panic!("not an object: {value}"));
+    let object = value
+        .as_object()
+        .unwrap_or_else(|| panic!("not an object: {value}"));
     sorted(object.keys().map(String::as_str).collect())
 }
 

@@ -14,9 +14,11 @@ fn the_commands_that_the_demo_prints_work() {
         said.contains("git clone").then_some(said)
     });
     let dir = tempfile::tempdir().unwrap();
-    let commands: Vec<&str> = printed
+    // A command may go on over several lines.
+    let joined = printed.replace("\\\n", " ").replace("|\n", "| ");
+    let commands: Vec<&str> = joined
         .lines()
-        .map(|line| line.trim().trim_start_matches("$ "))
+        .map(str::trim)
         .filter(|line| is_a_command(line))
         .collect();
     assert!(
@@ -46,7 +48,7 @@ fn the_commands_that_the_demo_prints_work() {
 }
 
 fn is_a_command(line: &str) -> bool {
-    ["git ", "curl "]
+    ["git ", "curl ", "printf ", "for "]
         .iter()
         .any(|start| line.starts_with(start))
 }

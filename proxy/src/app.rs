@@ -25,8 +25,11 @@ use tokio_util::task::TaskTracker;
 use crate::{
     admin::{self, AdminState, StatusReport},
     cli::exit,
-    config::{Address, Config, Source},
-    lifecycle::{drain, reload},
+    config::{Address, Config},
+    lifecycle::{
+        drain,
+        reload::{self, Reloader},
+    },
     listen::Listener,
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
@@ -63,8 +66,8 @@ pub struct Shared {
     pub upstream: Upstream,
     /// The key under which credentials are hashed.
     pub hash_key: HashKey,
-    /// Reports that are written a little after their request.
-    pub reports: TaskTracker,
+    /// Requests that are being served, and reports that are written a little after theirs.
+    pub work: TaskTracker,
 }
 
 impl Shared {
@@ -117,7 +120,9 @@ impl AdminState for Shared {
     }
 
     fn status(&self) -> StatusReport {
-        let (snapshot, now, response_bytes) = self.floor.snapshot();
+        let (mut snapshot, now, response_bytes) = self.floor.snapshot();
+        // The gate itself drains only when the delay is over.
+        snapshot.draining |= self.ready().is_err();
         StatusReport {
             snapshot,
             response_bytes,
@@ -126,9 +131,9 @@ impl AdminState for Shared {
     }
 }
 
-/// Serves with `config` until the process is told to stop. `source` is where the configuration is read again from.
+/// Serves with `config` until the process is told to stop. `reloader` reads it again when it changes.
 /// Failures to start go to the log, with what to do about them.
-pub fn run(config: Config, source: Source, telemetry: &telemetry::Guard) -> ExitCode {
+pub fn run(config: Config, reloader: Reloader, telemetry: &telemetry::Guard) -> ExitCode {
     raise_file_limit();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -137,7 +142,7 @@ pub fn run(config: Config, source: Source, telemetry: &telemetry::Guard) -> Exit
         Ok(runtime) => runtime,
         Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
     };
-    let code = match runtime.block_on(serve(config, source, telemetry.access_log())) {
+    let code = match runtime.block_on(serve(config, reloader, telemetry.access_log())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => not_started(&message),
     };
@@ -154,7 +159,7 @@ fn take_down(runtime: Runtime) {
     runtime.shutdown_timeout(LAST_WORDS);
 }
 
-async fn serve(config: Config, source: Source, access_log: AccessLog) -> Result<(), String> {
+async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Result<(), String> {
     let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
     let listeners = bind_all(&config).map_err(|e| e.to_string())?;
     let shared = share(config, access_log)?;
@@ -185,7 +190,7 @@ async fn serve(config: Config, source: Source, access_log: AccessLog) -> Result<
         tokio::spawn(listener.serve(proxy.clone(), closed.clone(), alive.clone()));
     }
     drop(alive);
-    tokio::spawn(reload::watch(shared.clone(), source));
+    tokio::spawn(reload::watch(shared.clone(), reloader));
     shared.started.store(true, Ordering::Relaxed);
     shared.ready.store(true, Ordering::Relaxed);
 
@@ -219,7 +224,7 @@ fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
         access_log,
         upstream,
         hash_key,
-        reports: TaskTracker::new(),
+        work: TaskTracker::new(),
     }))
 }
 

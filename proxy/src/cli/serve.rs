@@ -6,14 +6,15 @@ use super::{ServeArgs, exit};
 use crate::{
     app,
     config::{Config, Overrides, Source},
+    lifecycle::reload::Reloader,
     telemetry,
 };
 
 /// Serves until told to stop.
 pub fn run(args: &ServeArgs) -> ExitCode {
-    let source = args.source();
-    match source.load() {
-        Ok(config) => run_config(config, source),
+    let reloader = Reloader::new(args.source());
+    match reloader.load() {
+        Ok(config) => run_config(config, reloader),
         Err(error) => {
             eprintln!("packgate: {error}");
             exit::of(&error)
@@ -24,7 +25,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
 /// Serves with the configuration in a YAML document that will not change.
 pub fn run_document(document: &str) -> ExitCode {
     match Config::from_yaml(document.as_bytes(), &Overrides::default()) {
-        Ok(config) => run_config(config, Source::default()),
+        Ok(config) => run_config(config, Reloader::new(Source::default())),
         Err(errors) => {
             eprintln!("packgate: {errors}");
             ExitCode::from(exit::SOFTWARE)
@@ -32,10 +33,10 @@ pub fn run_document(document: &str) -> ExitCode {
     }
 }
 
-/// Serves with a configuration that was loaded from `source` already.
-fn run_config(config: Config, source: Source) -> ExitCode {
+/// Serves with a configuration that `reloader` has loaded.
+fn run_config(config: Config, reloader: Reloader) -> ExitCode {
     match telemetry::init(config.telemetry.log) {
-        Ok(telemetry) => app::run(config, source, &telemetry),
+        Ok(telemetry) => app::run(config, reloader, &telemetry),
         Err(error) => {
             eprintln!("packgate: the access log could not be started: {error}");
             ExitCode::from(exit::UNAVAILABLE)

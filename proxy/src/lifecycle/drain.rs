@@ -2,10 +2,10 @@
 //!
 //! SIGTERM: readiness fails at once, but for `drain.delay` everything is still served, because load balancers learn of it
 //! late. Then the listeners close, waiters and new clones on open connections are refused, every response says
-//! `Connection: close`, and the process ends with its last connection, or at `drain.timeout`. SIGINT, or a second SIGTERM,
-//! ends it at once.
+//! `Connection: close`, and the process ends with its last request, or at `drain.timeout`. An idle connection may bring
+//! one more request until then, but does not keep the process. SIGINT, or a second SIGTERM, ends it at once.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -14,6 +14,9 @@ use tokio::{
 };
 
 use crate::app::Shared;
+
+/// How long connections have to write what is buffered after the last request has ended.
+const LAST_WRITES: Duration = Duration::from_millis(200);
 
 /// The signals that end the process.
 pub struct StopSignals {
@@ -44,8 +47,8 @@ impl StopSignals {
 
 /// Waits for a signal, then drains. Returns when the process may exit.
 ///
-/// `shutdown` closes the listeners; `alive` ends when the last connection has ended; `wake_idle` makes connections end
-/// that wait for a next request.
+/// `shutdown` closes the listeners; `wake_idle` ends connections that wait for a next request; `alive` ends when the last
+/// connection has ended.
 pub async fn run(
     shared: &Arc<Shared>,
     mut signals: StopSignals,
@@ -66,16 +69,17 @@ pub async fn run(
         shared.close();
         // The send fails only if no listener is left to hear it.
         let _ = shutdown.send(true);
-        wake_idle().await;
-        if timeout(drain.timeout, alive.recv()).await.is_err() {
+        shared.work.close();
+        if timeout(drain.timeout, shared.work.wait()).await.is_err() {
             let (running, _) = shared.floor.occupancy();
             tracing::warn!(
                 running,
                 "drain.timeout is over: the remaining streams are cut off"
             );
         }
-        shared.reports.close();
-        shared.reports.wait().await;
+        wake_idle().await;
+        // HTTP/2 connections may still have the end of a response to write.
+        let _ = timeout(LAST_WRITES, alive.recv()).await;
     };
     tokio::select! {
         () = leave => tracing::info!("drained"),

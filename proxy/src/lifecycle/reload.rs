@@ -15,15 +15,41 @@ use tokio::{
 
 use crate::{
     app::Shared,
-    config::{Config, Source},
+    config::{Config, LoadError, Source},
     telemetry::metrics::ReloadOutcome,
 };
 
 /// A changed file is read this long after the first sign of the change: writers write in pieces.
 const SETTLE: Duration = Duration::from_millis(100);
 
+/// A source, and what its file said when it was read.
+pub struct Reloader {
+    source: Source,
+    known: Option<Vec<u8>>,
+}
+
+impl Reloader {
+    /// Remembers what the file of `source` says now. To be made *before* the configuration is loaded: a change that comes
+    /// between the two is then read twice, and never missed.
+    pub fn new(source: Source) -> Reloader {
+        Reloader {
+            known: contents(&source),
+            source,
+        }
+    }
+
+    /// Loads the configuration.
+    ///
+    /// # Errors
+    /// As [`Source::load`].
+    pub fn load(&self) -> Result<Config, LoadError> {
+        self.source.load()
+    }
+}
+
 /// Reloads for as long as the process lives.
-pub async fn watch(shared: Arc<Shared>, source: Source) {
+pub async fn watch(shared: Arc<Shared>, reloader: Reloader) {
+    let Reloader { source, mut known } = reloader;
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(hangup) => hangup,
         Err(e) => {
@@ -38,7 +64,8 @@ pub async fn watch(shared: Arc<Shared>, source: Source) {
     if let Some(Err(e)) = &watcher {
         tracing::warn!(error = %e, "the configuration's folder cannot be watched: send SIGHUP after a change");
     }
-    let mut known = contents(&source);
+    // It may have changed before anybody watched.
+    let _ = sender.try_send(());
     loop {
         let asked = tokio::select! {
             _ = hangup.recv() => true,

@@ -22,7 +22,6 @@ use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest,
 };
-use pingora_core::server::ShutdownWatch;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf},
     net::{TcpStream, UnixStream},
@@ -37,7 +36,6 @@ pub struct Client {
     socket: Socket,
     ahead: Mutex<Ahead>,
     peer: Option<SocketAddr>,
-    closing: ShutdownWatch,
     digest: Arc<SocketDigest>,
     established: SystemTime,
 }
@@ -64,23 +62,20 @@ macro_rules! on_socket {
 }
 
 impl Client {
-    /// `closing` turns true when connections that have not said anything yet are to be let go.
-    pub(super) fn tcp(stream: TcpStream, peer: SocketAddr, closing: ShutdownWatch) -> Client {
-        Client::new(Socket::Tcp(stream), Some(peer), closing)
+    pub(super) fn tcp(stream: TcpStream, peer: SocketAddr) -> Client {
+        Client::new(Socket::Tcp(stream), Some(peer))
     }
 
-    /// As [`Client::tcp`].
-    pub(super) fn unix(stream: UnixStream, closing: ShutdownWatch) -> Client {
-        Client::new(Socket::Unix(stream), None, closing)
+    pub(super) fn unix(stream: UnixStream) -> Client {
+        Client::new(Socket::Unix(stream), None)
     }
 
-    fn new(socket: Socket, peer: Option<SocketAddr>, closing: ShutdownWatch) -> Client {
+    fn new(socket: Socket, peer: Option<SocketAddr>) -> Client {
         let fd = on_socket!(&socket, s => s.as_raw_fd());
         Client {
             socket,
             ahead: Mutex::default(),
             peer,
-            closing,
             digest: Arc::new(SocketDigest::from_raw_fd(fd)),
             established: SystemTime::now(),
         }
@@ -219,12 +214,7 @@ impl Ssl for Client {}
 #[async_trait]
 impl Peek for Client {
     async fn try_peek(&mut self, buf: &mut [u8]) -> io::Result<bool> {
-        let mut closing = self.closing.clone();
-        tokio::select! {
-            biased;
-            looked = super::peek::preface(self, buf) => looked.map(|()| true),
-            _ = closing.wait_for(|closing| *closing) => Err(io::ErrorKind::Interrupted.into()),
-        }
+        super::peek::preface(self, buf).await.map(|()| true)
     }
 }
 
@@ -262,13 +252,13 @@ impl fmt::Debug for Client {
 mod tests {
     use std::time::Duration;
 
-    use tokio::{io::AsyncReadExt, sync::watch};
+    use tokio::io::AsyncReadExt;
 
     use super::*;
 
     fn pair() -> (Client, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-        (Client::unix(ours, watch::channel(false).1), theirs)
+        (Client::unix(ours), theirs)
     }
 
     #[tokio::test]

@@ -87,17 +87,17 @@ impl Listener {
         &self.bound
     }
 
-    async fn accept(&self, closing: &ShutdownWatch) -> io::Result<Client> {
+    async fn accept(&self) -> io::Result<Client> {
         match &self.socket {
             Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
                 // Failing to switch Nagle's algorithm off costs latency, not correctness.
                 let _ = stream.set_nodelay(true);
-                Client::tcp(stream, peer, closing.clone())
+                Client::tcp(stream, peer)
             }),
             Socket::Unix(listener, _) => listener
                 .accept()
                 .await
-                .map(|(stream, _)| Client::unix(stream, closing.clone())),
+                .map(|(stream, _)| Client::unix(stream)),
         }
     }
 
@@ -108,9 +108,8 @@ impl Listener {
         A: ServerApp + Send + Sync + 'static,
     {
         loop {
-            let closing = shutdown.clone();
             let accepted = tokio::select! {
-                accepted = self.accept(&closing) => accepted,
+                accepted = self.accept() => accepted,
                 _ = shutdown.wait_for(|down| *down) => break,
             };
             match accepted {

@@ -45,14 +45,13 @@ mod tests {
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::UnixStream,
-        sync::watch,
     };
 
     use super::*;
 
     async fn seen(sent: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let (ours, mut peer) = UnixStream::pair().expect("a socket pair");
-        let mut client = Client::unix(ours, watch::channel(false).1);
+        let mut client = Client::unix(ours);
         peer.write_all(sent).await.expect("write");
         let mut out = [0; PREFACE.len()];
         preface(&mut client, &mut out).await.expect("peek");

@@ -124,7 +124,7 @@ impl Report {
             return self.write(&shared.access_log, None);
         };
         let shared_then = shared.clone();
-        shared.reports.spawn(async move {
+        shared.work.spawn(async move {
             let cpu = cost.wait(COST_DELAY).await.map(|cost| cost.cpu);
             if let Some(cpu) = cpu {
                 shared_then.metrics.upstream_cpu(shape, cpu);

@@ -200,6 +200,7 @@ impl ProxyHttp for Service {
             config: self.shared.config(),
             client: None,
             upload_pack: None,
+            _serving: self.shared.work.token(),
         }
     }
 
@@ -272,6 +273,10 @@ impl ProxyHttp for Service {
         upstream: &mut RequestHeader,
         state: &mut RequestState,
     ) -> Result<()> {
+        // pingora keeps the chunked framing only of a body that is not known to be empty, which peeking finds out.
+        if session.get_header(header::TRANSFER_ENCODING).is_some() {
+            upstream.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+        }
         if self.shared.upstream.backend().is_some() {
             // Between the proxy and its own backend these two are ours, whatever a client sends under their names.
             upstream.remove_header(REQUEST_ID_HEADER);

@@ -8,6 +8,7 @@ use std::{
 
 use packgate_classifier::{Classifier, Endpoint, Shape, Verdict};
 use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{admit::Permit, identity::Identified, peek::Window};
 use crate::{config::Config, telemetry::metrics::Decision, upstream::cgi::Expected};
@@ -24,6 +25,8 @@ pub struct RequestState {
     pub config: Arc<Config>,
     /// The client's address, where somebody wants to know it.
     pub client: Option<IpAddr>,
+    /// The process does not end by itself while this lives.
+    pub _serving: TaskTrackerToken,
     /// Present for `POST …/git-upload-pack` only.
     pub upload_pack: Option<Box<UploadPack>>,
 }
