@@ -88,7 +88,7 @@ fn settings(random: &mut Random, widths: u64) -> Settings {
 impl World {
     fn new(seed: u64) -> World {
         let mut random = Random::new(seed);
-        let widths = if seed % 2 == 0 { 1 } else { 4 };
+        let widths = if seed.is_multiple_of(2) { 1 } else { 4 };
         let settings = settings(&mut random, widths);
         World {
             gate: Gate::new(settings.clone()),
