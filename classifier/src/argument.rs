@@ -5,7 +5,7 @@
 //! an object id has 40 or 64 hex digits (git reads the 40 or 64 it needs and ignores what follows, hex digits too), and a
 //! number must fit in the head of its line.
 
-use crate::pktline::HEAD;
+use crate::pktline::{HEAD, c_string};
 
 /// `INFINITE_DEPTH` of git's `shallow.h`, what `fetch --unshallow` sends.
 pub(crate) const INFINITE_DEPTH: u32 = 0x7fff_ffff;
@@ -39,10 +39,10 @@ pub(crate) enum Argument<'a> {
 pub(crate) struct BadArgument;
 
 impl<'a> Argument<'a> {
-    /// Reads a line, given without its end.
+    /// Reads a line, given without its LF.
     pub(crate) fn parse(line: &'a [u8]) -> Result<Self, BadArgument> {
         if !matches!(line.first(), Some(b'd' | b'f' | b'h' | b's' | b'w')) {
-            return Ok(Argument::Other); // most lines of a v2 fetch, and cheaper than seven comparisons
+            return Ok(Argument::Other); // most lines of a v2 fetch, and cheaper than eight comparisons
         }
         let argument = if let Some(rest) = line.strip_prefix(b"want ") {
             object_id(rest).ok_or(BadArgument)?;
@@ -53,17 +53,15 @@ impl<'a> Argument<'a> {
         } else if let Some(rest) = line.strip_prefix(b"shallow ") {
             object_id(rest).ok_or(BadArgument)?;
             Argument::Shallow
-        } else if line == b"done" {
+        } else if c_string(line) == b"done" {
             Argument::Done
         } else if let Some(number) = line.strip_prefix(b"deepen ") {
-            if line.len() >= HEAD {
-                return Err(BadArgument);
-            }
-            Argument::Deepen(depth(number).ok_or(BadArgument)?)
+            let whole = Some(c_string(number)).filter(|_| c_string(line).len() < HEAD);
+            Argument::Deepen(whole.and_then(depth).ok_or(BadArgument)?)
         } else if line.starts_with(b"deepen-since ") || line.starts_with(b"deepen-not ") {
             Argument::DeepenTo
         } else if let Some(spec) = line.strip_prefix(b"filter ") {
-            Argument::Filter(spec)
+            Argument::Filter(c_string(spec))
         } else if line.starts_with(b"want-ref ") {
             Argument::WantRef
         } else {
@@ -242,6 +240,9 @@ mod tests {
             ("deepen-not refs/tags/v1".into(), Argument::DeepenTo),
             ("filter tree:0".into(), Argument::Filter(b"tree:0")),
             ("done".into(), Argument::Done),
+            ("done\0x".into(), Argument::Done),
+            ("deepen 3\0x".into(), Argument::Deepen(3)),
+            ("filter a\0b".into(), Argument::Filter(b"a")),
         ];
         for (line, argument) in table {
             assert_eq!(Argument::parse(line.as_bytes()), Ok(argument), "{line}");

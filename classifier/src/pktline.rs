@@ -5,8 +5,8 @@
 //! may have 65,516 bytes. Collecting whole lines was rejected: 64 KiB per request in flight, to look at 73 bytes.
 //!
 //! The end of a line is the one `upload-pack.c` sees. git reads packets with `PACKET_READ_CHOMP_NEWLINE` (one trailing
-//! LF is dropped) and then treats the line as a C string (it ends at the first NUL): `done\0anything` is `done` to the
-//! server, and must be `done` here, or the gate could be talked around.
+//! LF is dropped) and then treats the line as a C string (it ends at the first NUL, see [`c_string`]): `done\0anything`
+//! is `done` to the server, and must be `done` here, or the gate could be talked around.
 
 use crate::argument::all_hex;
 
@@ -27,7 +27,7 @@ pub(crate) enum Packet<'a> {
     Delimiter,
     /// `0002`
     ResponseEnd,
-    /// A data packet: at most [`HEAD`] bytes of its line, without line end.
+    /// A data packet: at most [`HEAD`] bytes of its line, without its LF.
     Line(&'a [u8]),
 }
 
@@ -142,14 +142,17 @@ impl Framer {
 fn line(payload: &[u8], length: u16) -> &[u8] {
     let length = usize::from(length).min(HEAD.saturating_add(1));
     let head = payload.get(..length.min(HEAD)).unwrap_or(payload);
-    let text = match head {
+    match head {
         [text @ .., b'\n'] if length <= HEAD => text,
         _ => head,
-    };
-    match memchr::memchr(0, text) {
-        Some(nul) => text.get(..nul).unwrap_or(text),
-        None => text,
     }
+}
+
+/// The part of a line before its first NUL. Only what is compared or kept as a whole needs this; a fixed number of
+/// digits, or a keyword that nobody looks for, ends where it ends.
+pub(crate) fn c_string(text: &[u8]) -> &[u8] {
+    let nul = memchr::memchr(0, text);
+    nul.and_then(|nul| text.get(..nul)).unwrap_or(text)
 }
 
 /// A length whose four digits are at hand, all at once: the way that nearly every length takes.
@@ -239,8 +242,11 @@ mod tests {
     }
 
     #[test]
-    fn a_line_ends_at_its_first_nul_as_it_does_for_upload_pack() {
-        assert_packets(b"000bdone\0x\n000adone\n\0", &["done", "done\n"]);
+    fn one_lf_is_dropped_and_only_at_the_end() {
+        assert_packets(b"000bdone\0x\n000adone\n\0", &["done\0x", "done\n\0"]);
+        assert_eq!(c_string(b"done\0x\0"), b"done");
+        assert_eq!(c_string(b"done"), b"done");
+        assert_eq!(c_string(b"\0"), b"");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! less strict would serve it.
 
 use crate::argument::{Argument, BadArgument};
-use crate::pktline::{HEAD, Packet};
+use crate::pktline::{HEAD, Packet, c_string};
 use crate::scan::{Outcome, Request};
 use crate::verdict::{Shape, Why};
 
@@ -32,7 +32,7 @@ pub(crate) fn capability(
         return (!is_capability(line)).then_some(Err(Why::Malformed));
     };
     request.facts.protocol = Some(2);
-    let first = command.replace(match name {
+    let first = command.replace(match c_string(name) {
         b"fetch" => Command::Fetch,
         b"ls-refs" => Command::LsRefs,
         b"object-info" => Command::ObjectInfo,
@@ -44,10 +44,9 @@ pub(crate) fn capability(
 
 /// `key[=value]` with the key of `gitprotocol-v2`. git takes any byte in a value, so any byte is taken.
 fn is_capability(line: &[u8]) -> bool {
-    let end = memchr::memchr(b'=', line).unwrap_or(line.len());
-    let key = line.get(..end).unwrap_or(line);
     let is_key_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    (1..HEAD).contains(&key.len()) && key.iter().all(is_key_byte)
+    let length = line.iter().take_while(|byte| is_key_byte(byte)).count();
+    (1..HEAD).contains(&length) && matches!(line.get(length), None | Some(b'=' | b'\0'))
 }
 
 /// What a command section is that nothing follows, or nothing that matters.
