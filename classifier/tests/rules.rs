@@ -466,6 +466,37 @@ fn gzip_is_recognised_by_its_bytes_whatever_the_header_says() {
 }
 
 #[test]
+fn every_combination_of_optional_header_parts_is_skipped_to_the_byte() {
+    let member = gzip(&v2_body(&[WANT]));
+    let parts: [&[u8]; 6] = [
+        b"\x03\x00abc", // FEXTRA
+        b"\x00\x00",
+        b"name\0", // FNAME
+        b"\0",
+        b"comment\0", // FCOMMENT
+        b"\xaa\xbb",  // FHCRC
+    ];
+    let flags = [4, 4, 8, 8, 16, 2];
+    for chosen in 0u8..1 << parts.len() {
+        let chosen: Vec<usize> = (0..parts.len())
+            .filter(|part| chosen >> part & 1 == 1)
+            .collect();
+        let header_flags = chosen.iter().fold(0, |all, part| all | flags[*part]);
+        if chosen
+            .windows(2)
+            .any(|pair| flags[pair[0]] == flags[pair[1]])
+        {
+            continue; // the same part twice
+        }
+        let mut body = member[..10].to_vec();
+        body[3] = header_flags;
+        chosen.iter().for_each(|part| body.extend(parts[*part]));
+        body.extend(&member[10..]);
+        assert_eq!(plain(&body).shape, Shape::Clone, "flags {header_flags}");
+    }
+}
+
+#[test]
 fn a_plain_body_is_a_plain_body_whatever_the_header_says() {
     for declared in [Encoding::Identity, Encoding::Gzip, Encoding::Unsupported] {
         assert_eq!(
