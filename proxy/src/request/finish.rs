@@ -62,17 +62,21 @@ pub fn finish(
     error: Option<&Error>,
     state: &mut RequestState,
 ) {
+    let status = respond::answered(session.as_downstream());
+    let refused = state
+        .upload_pack
+        .as_ref()
+        .is_some_and(|request| request.decision == Decision::Refused);
+    // Without an error whatever we answer, but for a refusal, is the upstream's answer.
+    if error.is_none() && !refused && status.is_some_and(|status| status >= 500) {
+        shared.metrics.upstream_failure(FailureKind::Status5xx);
+    }
     let Some(mut request) = state.upload_pack.take() else {
         shared
             .metrics
             .request(state.endpoint, None, Decision::Passed);
         return;
     };
-    let status = respond::answered(session.as_downstream());
-    if status.is_some_and(|status| status >= 500) && error.is_none() && request.forwarded.is_some()
-    {
-        shared.metrics.upstream_failure(FailureKind::Status5xx);
-    }
     let outcome = outcome_of(&request, status, error);
     if let Some(mut permit) = request.permit.take() {
         permit.ended(match outcome {
