@@ -198,7 +198,8 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
         proxy.http_cleanup().await
     })
     .await;
-    drop(stay);
+    // The send fails only if nobody listens any more.
+    let _ = stay.send(true);
     Ok(())
 }
 
@@ -206,9 +207,12 @@ fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
     let upstream = Upstream::new(&config.upstream)?;
     let hash_key =
         HashKey::load(config.identity.hash_key_file.as_deref()).map_err(|e| e.to_string())?;
-    if config.policy.limits.is_empty() {
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+    if config.telemetry.otlp.is_some() {
         tracing::warn!(
-            "no limits are configured: nothing is gated; try --clones 8 --clones-per-repo 2, or `limits` in the configuration"
+            "telemetry.otlp: this version sends nothing there yet; metrics are on the admin listener"
         );
     }
     let floor = Floor::new(config.policy.clone());

@@ -14,22 +14,18 @@
 
 mod status;
 
-use std::{borrow::Cow, fs::Permissions, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use pingora_core::{
     apps::http_app::{HttpServer, ServeHttp},
     protocols::http::ServerSession,
-    services::listening::Service,
 };
 
 pub use status::StatusReport;
 
-use crate::{config::Address, telemetry::metrics};
-
-/// A Unix socket of these listeners is for its owner and group: it tells who clones what.
-const SOCKET_MODE: u32 = 0o660;
+use crate::telemetry::metrics;
 
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
@@ -66,7 +62,7 @@ pub struct Endpoints {
     scope: Scope,
 }
 
-/// What [`admin_service`] runs, for those who listen by themselves.
+/// The application of the `admin` listener.
 pub fn admin_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
     HttpServer::new_app(Endpoints {
         state,
@@ -74,48 +70,12 @@ pub fn admin_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
     })
 }
 
-/// What [`health_service`] runs, for those who listen by themselves.
+/// The application of the `health` listener.
 pub fn health_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
     HttpServer::new_app(Endpoints {
         state,
         scope: Scope::Health,
     })
-}
-
-/// The `admin` listener on `address`, to be added to a pingora server.
-pub fn admin_service(
-    state: Arc<dyn AdminState>,
-    address: &Address,
-) -> Service<HttpServer<Endpoints>> {
-    listening("admin", admin_app(state), address)
-}
-
-/// The `health` listener on `address`, to be added to a pingora server.
-pub fn health_service(
-    state: Arc<dyn AdminState>,
-    address: &Address,
-) -> Service<HttpServer<Endpoints>> {
-    listening("health", health_app(state), address)
-}
-
-fn listening(
-    name: &str,
-    app: HttpServer<Endpoints>,
-    address: &Address,
-) -> Service<HttpServer<Endpoints>> {
-    let mut service = Service::new(name.to_owned(), app);
-    match address {
-        Address::Tcp(address) => service.add_tcp(&address.to_string()),
-        Address::Unix(path) => {
-            service.add_uds(&utf8(path), Some(Permissions::from_mode(SOCKET_MODE)))
-        }
-    }
-    service
-}
-
-/// pingora takes paths as text. A path from the configuration is text already.
-fn utf8(path: &Path) -> Cow<'_, str> {
-    path.to_string_lossy()
 }
 
 #[async_trait]

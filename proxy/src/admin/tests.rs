@@ -1,13 +1,12 @@
 use std::{
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
-    time::Duration,
 };
 
-use pingora_core::{apps::ServerApp, protocols::l4::stream::Stream, services::Service as _};
+use pingora_core::{apps::ServerApp, protocols::l4::stream::Stream};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream, UnixStream},
+    net::{TcpListener, TcpStream},
     sync::watch,
 };
 
@@ -217,46 +216,4 @@ async fn a_request_with_a_body_is_the_last_of_its_connection() {
         (answer.status, answer.header("connection")),
         (405, Some("close"))
     );
-}
-
-#[tokio::test]
-async fn a_unix_socket_is_for_its_owner_and_group() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("admin.sock");
-    let mut service = admin_service(Arc::new(Process::default()), &Address::Unix(path.clone()));
-    let (stop, shutdown) = watch::channel(false);
-    let serving = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
-
-    let connected = tokio::time::timeout(Duration::from_secs(10), async {
-        loop {
-            match UnixStream::connect(&path).await {
-                Ok(stream) => return stream,
-                Err(_) => tokio::task::yield_now().await,
-            }
-        }
-    });
-    let mut stream = connected.await.expect("the socket appears");
-    stream
-        .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        .await
-        .unwrap();
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).await.unwrap();
-    assert_eq!(Answer::parse(&bytes).body, "ok\n");
-    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, SOCKET_MODE);
-
-    stop.send(true).unwrap();
-    serving.await.unwrap();
-}
-
-#[test]
-fn a_tcp_address_is_listened_on_as_configured() {
-    for address in ["127.0.0.1:9901", "[::1]:9901"] {
-        let mut service = health_service(
-            Arc::new(Process::default()),
-            &Address::Tcp(address.parse().unwrap()),
-        );
-        assert_eq!(service.endpoints().addresses(), [address]);
-    }
 }

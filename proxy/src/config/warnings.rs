@@ -44,7 +44,7 @@ impl Config {
             _ if self.policy.limits.is_empty() => {
                 warn(
                     "limits".into(),
-                    "no limit is configured: nothing is gated, every clone passes".into(),
+                    "no limit is configured: nothing is gated, every clone passes; try `--clones 8 --clones-per-repo 2`".into(),
                 );
             }
             Mode::Enforce => {}

@@ -166,3 +166,50 @@ fn listen_unix(path: &Path, mode: u32) -> io::Result<net::UnixListener> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     Ok(listener)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_unix_socket_has_its_permissions_and_goes_with_its_listener() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("admin.sock");
+        let address = Address::Unix(path.clone());
+        let listener = Listener::bind(&address, 0o660).expect("a socket");
+        let mode = std::fs::metadata(&path)
+            .expect("its file")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o660);
+        Listener::bind(&address, 0o660).expect_err("somebody listens there");
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_socket_file_left_behind_is_replaced_and_any_other_file_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let left = folder.path().join("left.sock");
+        drop(std::os::unix::net::UnixListener::bind(&left).expect("a socket"));
+        assert!(left.exists());
+        Listener::bind(&Address::Unix(left), 0o666).expect("the place of a dead process");
+
+        let precious = folder.path().join("precious");
+        std::fs::write(&precious, "data").expect("a file");
+        Listener::bind(&Address::Unix(precious.clone()), 0o666).expect_err("not a socket");
+        assert_eq!(std::fs::read_to_string(precious).expect("the file"), "data");
+    }
+
+    #[tokio::test]
+    async fn port_0_takes_a_free_port_and_tells_which() {
+        let any = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
+        let listener = Listener::bind(&any, 0).expect("a socket");
+        assert_ne!(listener.address(), &any);
+        let taken = Listener::bind(listener.address(), 0).expect_err("it is taken");
+        assert!(
+            taken.to_string().contains(&listener.address().to_string()),
+            "{taken}"
+        );
+    }
+}

@@ -11,12 +11,13 @@ use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::{
-    respond,
+    decide, respond,
     service::counted_shape,
     state::{RequestState, UploadPack},
 };
 use crate::{
     app::Shared,
+    config::Config,
     telemetry::{
         access_log::{AccessLog, Entry, Outcome},
         metrics::{Decision, FailureKind},
@@ -101,6 +102,7 @@ pub fn finish(
     }
 
     let report = Report {
+        config: state.config.clone(),
         received: state.received,
         duration: state.started.elapsed(),
         status,
@@ -113,6 +115,7 @@ pub fn finish(
 
 /// What the access log says of a request.
 struct Report {
+    config: Arc<Config>,
     received: SystemTime,
     duration: Duration,
     status: Option<u16>,
@@ -147,7 +150,9 @@ impl Report {
             agent: request.client.agent.as_deref(),
             shape: request.shape(),
             why: request.verdict.as_ref().and_then(|verdict| verdict.why),
-            seats: request.seats,
+            seats: request
+                .shape()
+                .map_or(0, |shape| decide::seats_of(shape, &self.config.seats)),
             decision: request.decision,
             limit: request.limit.as_deref(),
             wait: request.wait,

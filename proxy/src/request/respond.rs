@@ -26,10 +26,7 @@ const LINGER_TIME: Duration = Duration::from_secs(5);
 pub async fn refuse(session: &mut ServerSession, refusal: &Refusal, status: u16) -> Result<()> {
     let text = Bytes::from(format!("{refusal}\n"));
     let mut header = plain_text(status, text.len())?;
-    header.insert_header(
-        http::header::RETRY_AFTER,
-        refusal.retry_after.as_secs().to_string(),
-    )?;
+    header.insert_header("Retry-After", refusal.retry_after.as_secs().to_string())?;
     let uploading = !session.is_body_done();
     if uploading {
         session.set_keepalive(None);
@@ -108,10 +105,11 @@ pub async fn fail(session: &mut ServerSession, status: u16) -> Result<()> {
     session.write_response_body(text, true).await
 }
 
+/// Header names given as text keep their case on HTTP/1, where people expect to read them like this.
 fn plain_text(status: u16, length: usize) -> Result<ResponseHeader> {
     let mut header = ResponseHeader::build(status, Some(5))?;
-    header.insert_header(http::header::CONTENT_TYPE, "text/plain; charset=utf-8")?;
-    header.insert_header(http::header::CACHE_CONTROL, "no-store")?;
-    header.insert_header(http::header::CONTENT_LENGTH, length)?;
+    header.insert_header("Content-Type", "text/plain; charset=utf-8")?;
+    header.insert_header("Cache-Control", "no-store")?;
+    header.insert_header("Content-Length", length)?;
     Ok(header)
 }

@@ -101,7 +101,6 @@ impl Service {
             &verdict,
             &config.seats,
         );
-        request.seats = demand.seats;
         request.verdict = Some(verdict);
 
         match self.shared.floor.admit(demand) {
@@ -170,7 +169,6 @@ impl UploadPack {
             client,
             body: Body::Unread,
             verdict: None,
-            seats: 0,
             decision: Decision::Passed,
             limit: None,
             wait: None,
@@ -419,6 +417,19 @@ impl ProxyHttp for Service {
             error_code: status.unwrap_or(0),
             can_reuse_downstream: false,
         }
+    }
+
+    fn request_summary(&self, session: &Session, state: &RequestState) -> String {
+        // For the log: no query, which may hold a secret.
+        let repo = state
+            .upload_pack
+            .as_ref()
+            .map_or("", |request| &request.repo);
+        format!(
+            "{} {} {repo}",
+            session.req_header().method,
+            state.endpoint.as_str()
+        )
     }
 
     async fn logging(&self, session: &mut Session, e: Option<&Error>, state: &mut RequestState) {

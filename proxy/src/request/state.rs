@@ -41,8 +41,6 @@ pub struct UploadPack {
     pub body: Body,
     /// What the body asks for, once that is known.
     pub verdict: Option<Verdict>,
-    /// How many seats that takes.
-    pub seats: u32,
     /// What was decided so far.
     pub decision: Decision,
     /// The limit that refused it.

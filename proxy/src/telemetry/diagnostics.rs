@@ -11,14 +11,18 @@
 //! Diagnostics are written as they happen, not through a buffer: they are few, and the last one before a crash is the one
 //! that matters.
 
-use std::io::{self, IsTerminal};
+use std::{
+    fmt,
+    io::{self, IsTerminal},
+};
 
-use tracing::{Level, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::{
     EnvFilter, Layer, Registry,
     filter::{FilterExt, LevelFilter, filter_fn},
-    fmt::MakeWriter,
+    fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format},
     layer::SubscriberExt,
+    registry::LookupSpan,
     util::SubscriberInitExt,
 };
 
@@ -69,15 +73,44 @@ where
     let ceiling = filter_fn(permitted).with_max_level_hint(LevelFilter::TRACE);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let layer = match format {
-        LogFormat::Json => layer
-            .json()
-            .flatten_event(true)
-            .with_current_span(false)
-            .with_span_list(false)
-            .boxed(),
+        LogFormat::Json => {
+            let lines = format::json()
+                .flatten_event(true)
+                .with_current_span(false)
+                .with_span_list(false);
+            layer.json().event_format(WithoutSource(lines)).boxed()
+        }
         LogFormat::Text => layer.with_ansi(colour).boxed(),
     };
     Registry::default().with(layer.with_filter(filter.and(ceiling)))
+}
+
+/// JSON lines without the `log.*` fields that the bridge from `log` adds: the source file of a library, with the path it had
+/// on the machine that built it, helps nobody who reads a log.
+struct WithoutSource(format::Format<format::Json>);
+
+impl<S, N> FormatEvent<S, N> for WithoutSource
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: format::Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut line = String::new();
+        self.0
+            .format_event(context, format::Writer::new(&mut line), event)?;
+        if line.contains("\"log.")
+            && let Ok(mut fields) = serde_json::from_str::<serde_json::Map<_, _>>(&line)
+        {
+            fields.retain(|name, _| !name.starts_with("log."));
+            line = serde_json::Value::Object(fields).to_string() + "\n";
+        }
+        writer.write_str(&line)
+    }
 }
 
 /// Whether an event may be written at all, whatever the operator asked for: no level of these libraries that prints headers.
@@ -176,6 +209,25 @@ mod tests {
             (&"INFO".into(), &"a\nb".into(), &3.into())
         );
         assert_eq!(said.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_librarys_source_file_is_not_told() {
+        let said = said(LogFormat::Json, None, || {
+            tracing::warn!(
+                log.target = "pingora_core",
+                log.file = "/builder/registry/pingora.rs",
+                log.line = 7,
+                "Accept() failed"
+            );
+        });
+        let value: serde_json::Value = serde_json::from_str(said.trim_end()).unwrap();
+        assert_eq!(value["message"], "Accept() failed");
+        assert!(
+            !said.contains("builder") && !said.contains("log."),
+            "{said}"
+        );
+        assert!(said.ends_with("}\n"), "{said}");
     }
 
     #[test]

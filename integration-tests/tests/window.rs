@@ -1,0 +1,99 @@
+//! What is held back of a request: within the window it is decided, past it it passes and is counted; and all windows
+//! together stay within `classifier.memory`, which comes back.
+
+use packgate_integration_tests::{
+    Latch, Origin, Packgate, Reply, Request, http::Framing, pkt, until,
+};
+
+/// A clone that asks for `count` refs: about 50 bytes each.
+fn clone_of(count: usize) -> Vec<u8> {
+    pkt::v2_fetch((0..count).map(|n| format!("want {}", pkt::oid(n))))
+}
+
+fn unclassified(packgate: &Packgate, why: &str) -> f64 {
+    packgate
+        .metrics()
+        .get("packgate_unclassified_total", &[("why", why)])
+}
+
+#[test]
+fn what_is_decided_within_the_window_is_gated_and_the_rest_passes_and_is_counted() {
+    let latch = Latch::new();
+    let held = latch.clone();
+    let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
+        [] => Reply::Now(200, b"passed".to_vec()),
+        _ => Reply::Held(held.clone(), b"first".to_vec()),
+    });
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n",
+        origin.upstream()
+    ));
+    let mut running = packgate.connect();
+    running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
+    packgate.until_counts(1, 0);
+
+    // 48 KiB without a length, `classifier.window` (1 MiB) with one.
+    for (refs, framing, status, passed) in [
+        (900, Framing::Chunked(8_192), 429, 0.0),
+        (20_000, Framing::Length, 429, 0.0),
+        (1_200, Framing::Chunked(8_192), 200, 1.0),
+        (22_000, Framing::Length, 200, 2.0),
+    ] {
+        let body = clone_of(refs);
+        let request = Request::upload_pack("r", Vec::new()).body(framing, body.clone());
+        let response = packgate.ask(&request);
+        assert_eq!(response.status, status, "{refs} refs, {framing:?}");
+        assert_eq!(
+            unclassified(&packgate, "window"),
+            passed,
+            "{refs} refs, {framing:?}"
+        );
+        if status == 200 {
+            assert_eq!(
+                origin.received().last().unwrap().body,
+                body,
+                "{refs} refs, {framing:?}"
+            );
+        }
+    }
+    latch.open();
+}
+
+#[test]
+fn the_memory_of_all_windows_is_bounded_and_comes_back() {
+    // It closes after each answer, so that each request that reaches it is a connection.
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\npassed";
+    let origin = Origin::start(|_| Reply::Raw(answer.to_vec()));
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n\
+         classifier: {{window: 64KiB, memory: 100KiB, timeout: 1m}}\n",
+        origin.upstream()
+    ));
+    let request = Request::upload_pack("r", clone_of(1_200));
+    let bytes = request.bytes();
+    let half = bytes.len() - 20_000;
+
+    for round in 1..=2_usize {
+        // Each holds back some 44 KB: the third is too much. It passes, and the upstream sees it while it is half sent.
+        let before = origin.connections();
+        let mut started = Vec::new();
+        for _ in 0..3 {
+            let mut connection = packgate.connect();
+            connection.write(&bytes[..half]).unwrap();
+            started.push(connection);
+        }
+        until("a request that finds the memory taken", || {
+            (origin.connections() > before).then_some(())
+        });
+
+        // The two others leave in mid-request. Then there is room again: the same request is understood.
+        drop(started);
+        packgate.until_logged(4 * round - 1);
+        assert_eq!(packgate.ask(&request).status, 200);
+        let log = packgate.until_logged(4 * round);
+        assert_eq!(log.last().unwrap()["shape"], "clone", "{log:?}");
+        let passed = log.iter().filter(|entry| entry["why"] == "memory").count();
+        assert_eq!(passed, round, "{log:?}");
+        assert_eq!(unclassified(&packgate, "memory"), round as f64);
+    }
+}
