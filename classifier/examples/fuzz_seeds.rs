@@ -1,31 +1,60 @@
-//! Writes the recorded requests as seeds for the fuzz target `classify`, one file each:
+//! Writes seeds for the fuzz targets, one file each: the recorded requests for `classify`, their paths and some spellings
+//! that a gate is easily fooled by for `routes`. `make fuzz` does:
 //!
 //! ```text
-//! cargo run -p packgate-classifier --example fuzz_seeds -- classifier/fuzz/corpus/classify
+//! cargo run -p packgate-classifier --example fuzz_seeds -- classifier/fuzz/corpus
 //! ```
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// What the target takes for header, limit and cuts: gzip, no small limit, long pieces.
+/// What the target `classify` takes for header, limit and cuts: gzip, no small limit, long pieces.
 const CHOICES: [u8; 8] = [1, 0, 255, 255, 255, 255, 255, 255];
 
+/// What the target `routes` takes for service and mask: POST, nothing appended, every other byte encoded.
+const WHOLE_TARGET: [u8; 2] = [0, 0b0101_0101];
+
+const SPELLINGS: [&str; 8] = [
+    "/r.git/git-upload-pac%6b",
+    "/a%2Fr.git%2fgit-upload-pack?x=%2F",
+    "/x/%2e%2e//r.git/./git-upload-pack/",
+    "/srv/foo/.git/git-upload-pack",
+    "/%252e%252e/r/git-upload-pack#top",
+    "/r%ff/%zz%/%4/git-receive-pack",
+    "/r.git/info/refs?service=git-upload-pack",
+    "/r.git/info/lfs/objects/batch",
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let directory: PathBuf = std::env::args_os()
+    let corpus: PathBuf = std::env::args_os()
         .nth(1)
         .ok_or("usage: fuzz_seeds DIRECTORY")?
         .into();
-    fs::create_dir_all(&directory)?;
+    let mut paths: BTreeSet<String> = SPELLINGS.map(String::from).into();
     for line in include_str!("../tests/data/requests.jsonl").lines() {
         let request: serde_json::Value = serde_json::from_str(line)?;
-        let (Some(name), Some(body)) = (request["name"].as_str(), request["body_b64"].as_str())
-        else {
-            return Err("a recorded request without name or body".into());
+        let text = |key: &str| {
+            request[key]
+                .as_str()
+                .ok_or("a recorded request lacks a field")
         };
-        let seed = [STANDARD.decode(body)?, CHOICES.to_vec()].concat();
-        fs::write(directory.join(name), seed)?;
+        let body = STANDARD.decode(text("body_b64")?)?;
+        let seed = [&body[..], &CHOICES].concat();
+        write(&corpus.join("classify"), text("name")?, &seed)?;
+        paths.insert(text("path")?.to_owned());
+    }
+    for (n, path) in paths.iter().enumerate() {
+        // The target puts a slash in front.
+        let seed = [&WHOLE_TARGET, path.trim_start_matches('/').as_bytes()].concat();
+        write(&corpus.join("routes"), &format!("path-{n}"), &seed)?;
     }
     Ok(())
+}
+
+fn write(directory: &Path, name: &str, seed: &[u8]) -> std::io::Result<()> {
+    fs::create_dir_all(directory)?;
+    fs::write(directory.join(name), seed)
 }
