@@ -13,9 +13,13 @@ use std::{
     time::Instant,
 };
 
-use packgate_integration_tests::{Packgate, Request, pkt, process::find_command, until};
+use packgate_integration_tests::{
+    Packgate, Request, pkt,
+    process::{Daemon, find_command},
+    until,
+};
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 const LARGE: u64 = 512 * 1024 * 1024;
 const SMALL: usize = 1024;
 const ALONE: usize = 1_000;
@@ -44,9 +48,10 @@ fn main() {
         Way {
             name: "nginx",
             addr: nginx.addr,
-            pid: Some(nginx.process.0.id()),
+            pid: Some(nginx.pid),
         },
     ];
+    eprintln!("load average before: {}", load_average());
     let mut measured: Vec<Vec<Round>> = vec![Vec::new(); ways.len()];
     for round in 0..=ROUNDS {
         for (way, results) in ways.iter().zip(&mut measured) {
@@ -64,6 +69,14 @@ fn main() {
     report(&ways, &measured);
 }
 
+/// What else the machine is doing: more than a little, and the latencies are those of its queue.
+fn load_average() -> String {
+    fs::read_to_string("/proc/loadavg")
+        .unwrap_or_default()
+        .trim_end()
+        .to_owned()
+}
+
 #[derive(Clone, Copy)]
 struct Round {
     gigabytes_per_second: f64,
@@ -72,6 +85,7 @@ struct Round {
     p99: f64,
     clone_p50: f64,
     requests_per_second: f64,
+    cpu_per_request: f64,
 }
 
 struct Way {
@@ -94,13 +108,16 @@ impl Way {
             self.one_at_a_time(&Request::upload_pack("small", pkt::incremental_v2()).bytes());
         let mut clones =
             self.one_at_a_time(&Request::upload_pack("small", pkt::clone_v2()).bytes());
+        let cpu = self.cpu();
+        let requests_per_second = self.together();
         Round {
             gigabytes_per_second: gigabytes / took,
             cpu_per_gigabyte,
             p50: percentile(&mut fetches, 0.5),
             p99: percentile(&mut fetches, 0.99),
             clone_p50: percentile(&mut clones, 0.5),
-            requests_per_second: self.together(),
+            requests_per_second,
+            cpu_per_request: (self.cpu() - cpu) * 1e6 / (CONNECTIONS * EACH) as f64,
         }
     }
 
@@ -259,18 +276,10 @@ fn answer_all(stream: TcpStream) -> io::Result<()> {
 
 struct Nginx {
     addr: SocketAddr,
-    process: Ended,
+    pid: u32,
+    // Ended with its workers: a master that is killed leaves them behind, with our standard output open.
+    _process: Daemon,
     _dir: tempfile::TempDir,
-}
-
-struct Ended(std::process::Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // It has ended already, or ends now.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl Nginx {
@@ -285,13 +294,15 @@ impl Nginx {
             .arg("-p")
             .arg(dir.path())
             .args(["-c", "nginx.conf", "-e", "error.log"])
+            .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("nginx");
         until("nginx to listen", || TcpStream::connect(addr).ok());
         Nginx {
             addr,
-            process: Ended(child),
+            pid: child.id(),
+            _process: Daemon::new(child),
             _dir: dir,
         }
     }
@@ -323,52 +334,62 @@ fn percentile(values: &mut [f64], part: f64) -> f64 {
     values[((values.len() - 1) as f64 * part) as usize]
 }
 
-/// Median and range over the rounds.
-fn spread(rounds: &[Round], value: impl Fn(&Round) -> f64) -> (f64, f64, f64) {
-    let mut values: Vec<f64> = rounds.iter().map(value).collect();
+/// Median, lowest and highest.
+fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
+    let mut values: Vec<f64> = values.collect();
     let median = percentile(&mut values, 0.5);
-    (values[0], median, values[values.len() - 1])
+    (median, values[0], values[values.len() - 1])
 }
 
+type Column = fn(&Round) -> f64;
+
 fn report(ways: &[Way], measured: &[Vec<Round>]) {
-    type Column = (&'static str, fn(&Round) -> f64);
-    let columns: [Column; 6] = [
+    let columns: [(&str, Column); 7] = [
         ("512 MiB, GB/s", |r| r.gigabytes_per_second),
-        ("CPU s/GB", |r| r.cpu_per_gigabyte),
-        ("fetch p50, us", |r| r.p50),
-        ("fetch p99, us", |r| r.p99),
-        ("clone p50, us", |r| r.clone_p50),
-        ("16 conn., req/s", |r| r.requests_per_second),
+        ("512 MiB, CPU s/GB", |r| r.cpu_per_gigabyte),
+        ("small fetch, one at a time, p50 us", |r| r.p50),
+        ("small fetch, one at a time, p99 us", |r| r.p99),
+        ("small clone, one at a time, p50 us", |r| r.clone_p50),
+        ("16 connections, requests/s", |r| r.requests_per_second),
+        ("16 connections, CPU us/request", |r| r.cpu_per_request),
     ];
     println!("median (lowest to highest) of {ROUNDS} rounds, taken in turns");
     for (title, column) in columns {
         println!("{title}");
         for (way, rounds) in ways.iter().zip(measured) {
-            let (low, median, high) = spread(rounds, column);
-            println!("  {:<10} {median:>10.2}  ({low:.2} to {high:.2})", way.name);
+            print(way.name, spread(rounds.iter().map(column)));
         }
     }
-    let median = |way: usize, column: fn(&Round) -> f64| spread(&measured[way], column).1;
-    println!("packgate against nginx");
-    println!(
-        "  throughput of 512 MiB  {:.2} times",
-        median(1, columns[0].1) / median(2, columns[0].1)
-    );
-    println!(
-        "  CPU per GB             {:.2} times",
-        median(1, columns[1].1) / median(2, columns[1].1)
-    );
-    println!(
-        "  requests per second    {:.2} times",
-        median(1, columns[5].1) / median(2, columns[5].1)
-    );
-    println!("packgate against a direct connection");
-    println!(
-        "  a small fetch adds     {:.0} us at p50",
-        median(1, columns[2].1) - median(0, columns[2].1)
-    );
-    println!(
-        "  a small clone adds     {:.0} us at p50",
-        median(1, columns[4].1) - median(0, columns[4].1)
-    );
+
+    let [direct, packgate, nginx] = measured else {
+        return;
+    };
+    // Round by round: what disturbs one of a pair has probably disturbed the other.
+    let times = |name, column: Column| {
+        let pairs = packgate.iter().zip(nginx);
+        print(name, spread(pairs.map(|(a, b)| column(a) / column(b))));
+    };
+    println!("packgate, times nginx");
+    times("throughput", |r| r.gigabytes_per_second);
+    times("CPU per GB", |r| r.cpu_per_gigabyte);
+    times("requests/s", |r| r.requests_per_second);
+    times("CPU/request", |r| r.cpu_per_request);
+    println!("added to a direct connection, p50 us");
+    for (way, rounds) in [("packgate", packgate), ("nginx", nginx)] {
+        let added = |column: Column| {
+            spread(
+                rounds
+                    .iter()
+                    .zip(direct)
+                    .map(|(a, b)| column(a) - column(b)),
+            )
+        };
+        print(&format!("fetch, {way}"), added(|r| r.p50));
+        print(&format!("clone, {way}"), added(|r| r.clone_p50));
+    }
+    println!("load average after: {}", load_average());
+}
+
+fn print(name: &str, (median, low, high): (f64, f64, f64)) {
+    println!("  {name:<16} {median:>10.2}  ({low:.2} to {high:.2})");
 }
