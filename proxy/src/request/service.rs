@@ -132,11 +132,10 @@ impl Service {
                         return self.refuse(session, request, &config, refusal).await;
                     }
                     Waited::ClientGone => {
-                        let gone = Error::explain(
+                        return Error::e_explain(
                             ErrorType::ConnectionClosed,
                             "the client hung up while it waited",
                         );
-                        return Err(gone.into_down());
                     }
                 }
             }
@@ -252,7 +251,10 @@ impl ProxyHttp for Service {
         session: &mut Session,
         state: &mut RequestState,
     ) -> Result<bool> {
-        self.gate(&mut session.downstream_session, state).await
+        // The upstream was not asked yet: whatever fails here is the client's connection.
+        self.gate(&mut session.downstream_session, state)
+            .await
+            .map_err(|e| e.into_down())
     }
 
     async fn upstream_peer(
