@@ -60,3 +60,28 @@ fn a_client_that_leaves_inside_the_window_is_gone_and_nobody_answers_it() {
     }
     assert_eq!(origin.count(), 0);
 }
+
+/// RFC 9110, section 10.1.1.
+#[test]
+fn only_http_1_1_clients_are_told_to_continue() {
+    let (_origin, packgate) = answering();
+    for (version, expectation, interim) in [
+        ("1.1", "100-continue", true),
+        ("1.1", "100-Continue", true),
+        ("1.1", "something-else", false),
+        ("1.0", "100-continue", false),
+    ] {
+        let mut connection = packgate.connect();
+        let request = Request::upload_pack("r", pkt::clone_v2()).header("Expect", expectation);
+        let text = String::from_utf8(request.bytes()).unwrap();
+        let request = text.replace("HTTP/1.1", &format!("HTTP/{version}"));
+        connection.write(request.as_bytes()).unwrap();
+        let (status, _) = connection.read_response_head().unwrap();
+        let expected = if interim { 100 } else { 200 };
+        assert_eq!(status, expected, "HTTP/{version}, {expectation}");
+        if interim {
+            assert_eq!(connection.read_response().unwrap().status, 200);
+        }
+        packgate.until_counts(0, 0);
+    }
+}

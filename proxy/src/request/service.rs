@@ -79,7 +79,7 @@ impl Service {
         }
 
         // A client that waits for leave to send its body would wait until the timeout: pingora asks only when it forwards.
-        if session.get_header(header::EXPECT).is_some() {
+        if expects_continue(session.req_header()) {
             session.write_continue_response().await?;
         }
         request.decision = Decision::Cancelled; // until more is known: the client may leave at any await
@@ -534,6 +534,15 @@ fn content_encoding(headers: &HeaderMap) -> Encoding {
             .get(header::CONTENT_ENCODING)
             .map(|value| value.as_bytes()),
     )
+}
+
+/// RFC 9110, section 10.1.1: an HTTP/1.0 client does not know interim responses.
+fn expects_continue(request: &RequestHeader) -> bool {
+    request.version > Version::HTTP_10
+        && request
+            .headers
+            .get(header::EXPECT)
+            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// WebSocket is the only upgrade that passes: behind any other (`h2c` above all) requests would reach the server unseen.
