@@ -1,6 +1,10 @@
 //! Whose fault a failure is, who is told of it, and that nobody else pays for it.
 
-use packgate_integration_tests::{Origin, Packgate, Reply, Request, http::Framing, pkt};
+use std::{net::TcpListener, process::Command};
+
+use packgate_integration_tests::{
+    Origin, Packgate, Reply, Request, http::Framing, pkt, process::find_command,
+};
 
 const LIMITS: &str = "limits: [{name: all, per: global, seats: 1}]\n";
 
@@ -8,6 +12,22 @@ fn answering() -> (Origin, Packgate) {
     let origin = Origin::start(|_| Reply::Now(200, b"passed".to_vec()));
     let packgate = Packgate::start(&format!("upstream: {}\n{LIMITS}", origin.upstream()));
     (origin, packgate)
+}
+
+/// A gate before a port at which nobody listens.
+fn before_nobody() -> Packgate {
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    Packgate::start(&format!("upstream: http://{free}\n{LIMITS}"))
+}
+
+/// An incremental fetch, decided in its first bytes, with much to come.
+fn long_fetch() -> Vec<u8> {
+    let mut body = pkt::incremental_v2();
+    body.resize(5_000_000, b'~');
+    body
 }
 
 #[test]
@@ -59,6 +79,62 @@ fn a_client_that_leaves_inside_the_window_is_gone_and_nobody_answers_it() {
         assert!(entry["status"].is_null(), "{entry}");
     }
     assert_eq!(origin.count(), 0);
+}
+
+#[test]
+fn a_client_that_still_uploads_reads_that_the_upstream_is_down() {
+    let packgate = before_nobody();
+    let push = Request::new("POST", "/r/git-receive-pack");
+    for request in [
+        Request::upload_pack("r", long_fetch()),
+        push.clone().body(Framing::Length, vec![b'p'; 5_000_000]),
+        push.body(Framing::Chunked(30_000), vec![b'p'; 5_000_000]),
+    ] {
+        // Unlike `ask`, this goes on sending whatever it is told: no write may fail before all is sent.
+        let mut connection = packgate.connect();
+        connection.send(&request);
+        assert_eq!(connection.read_response().unwrap().status, 502);
+    }
+}
+
+#[test]
+fn a_client_that_still_uploads_by_h2c_reads_that_the_upstream_is_down() {
+    let packgate = before_nobody();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("body");
+    std::fs::write(&file, long_fetch()).unwrap();
+    for service in ["git-upload-pack", "git-receive-pack"] {
+        let output = Command::new(find_command("curl"))
+            .args(["--silent", "--show-error", "--http2-prior-knowledge"])
+            .args(["--output", "/dev/null", "--write-out", "%{http_code}"])
+            .args(["-H", "Expect:", "--data-binary"])
+            .arg(format!("@{}", file.display()))
+            .arg(format!("{}/r/{service}", packgate.url()))
+            .output()
+            .unwrap();
+        let status = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(status, "502", "{service}: {output:?}");
+    }
+}
+
+#[test]
+fn a_seat_is_free_before_the_client_has_read_of_the_failure() {
+    let packgate = before_nobody();
+    let mut body = pkt::clone_v2();
+    body.resize(900_000, b'~');
+    let bytes = Request::upload_pack("r", body).bytes();
+    let mut uploading = packgate.connect();
+    uploading.write(&bytes[..500_000]).unwrap();
+    assert_eq!(uploading.read_response_head().unwrap().0, 502);
+    // The first is read on for seconds yet; its entry comes when that is over.
+    assert_eq!(packgate.running(), 0);
+    assert_eq!(packgate.access_log().len(), 0, "it is still uploading");
+    let next = packgate.ask(&Request::upload_pack("r", pkt::clone_v2()));
+    assert_eq!(next.status, 502, "admitted, and failed as the first");
+    drop(uploading);
+    for entry in packgate.until_logged(2) {
+        assert_eq!(entry["outcome"], "upstream_failed", "{entry}");
+    }
 }
 
 /// RFC 9110, section 10.1.1.

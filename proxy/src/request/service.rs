@@ -412,10 +412,15 @@ impl ProxyHttp for Service {
     ) -> FailToProxy {
         let status = respond::status_of(e);
         finish::record_failure(&self.shared, e, state);
-        if let Some(status) = status
-            && let Err(e) = respond::fail(session.as_downstream_mut(), status).await
-        {
-            tracing::debug!(error = %e, "the client could not be told of a failure");
+        if let Some(status) = status {
+            // The client may take its time to read the answer; others need not wait for that.
+            if let Some(request) = &mut state.upload_pack {
+                request.permit = None;
+                request.body = Body::Unread;
+            }
+            if let Err(e) = respond::fail(session.as_downstream_mut(), status).await {
+                tracing::debug!(error = %e, "the client could not be told of a failure");
+            }
         }
         FailToProxy {
             error_code: status.unwrap_or(0),
