@@ -3,7 +3,7 @@
 use std::{net::TcpListener, process::Command};
 
 use packgate_integration_tests::{
-    Origin, Packgate, Reply, Request, http::Framing, pkt, process::find_command,
+    Origin, Packgate, Reply, Request, http::Framing, pkt, process::find_command, until,
 };
 
 const LIMITS: &str = "limits: [{name: all, per: global, seats: 1}]\n";
@@ -159,5 +159,45 @@ fn only_http_1_1_clients_are_told_to_continue() {
             assert_eq!(connection.read_response().unwrap().status, 200);
         }
         packgate.until_counts(0, 0);
+    }
+}
+
+/// What cannot be sent twice must not meet a pooled connection that the upstream is just closing. Without a length nobody
+/// knows whether it can.
+#[test]
+fn a_body_that_may_be_too_long_to_replay_goes_by_a_fresh_connection() {
+    let (origin, packgate) = answering();
+    let wants = |count: usize| pkt::v2_fetch((0..count).map(|n| format!("want {}", pkt::oid(n))));
+    let mut seen = 0;
+    let mut connection_of = |request: &Request| {
+        assert_eq!(packgate.ask(request).status, 200);
+        seen += 1;
+        until("the request at the origin", || {
+            let received = origin.received();
+            (received.len() == seen).then(|| received[seen - 1].connection)
+        })
+    };
+    let small = Request::upload_pack("r", pkt::clone_v2());
+    let pooled = connection_of(&small);
+    assert_eq!(connection_of(&small), pooled, "connections are reused");
+    for (request, reuses) in [
+        (Request::upload_pack("r", wants(1_400)), true),
+        (
+            Request::upload_pack("r", Vec::new()).body(Framing::Chunked(5_000), wants(600)),
+            false,
+        ),
+        (
+            Request::upload_pack("r", Vec::new()).body(Framing::Chunked(30_000), wants(2_000)),
+            false,
+        ),
+        (Request::upload_pack("r", long_fetch()), false),
+    ] {
+        let connection = connection_of(&request);
+        assert_eq!(
+            connection == pooled,
+            reuses,
+            "{} bytes",
+            request.bytes().len()
+        );
     }
 }

@@ -24,7 +24,7 @@ use super::{
     admit::{Admission, Permit, Waiter},
     decide, finish,
     identity::{self, Identified},
-    peek::{classifier, peek},
+    peek::{classifier, peek, replayable},
     respond,
     state::{Body, Held, RequestState, UploadPack},
 };
@@ -262,7 +262,9 @@ impl ProxyHttp for Service {
         session: &mut Session,
         state: &mut RequestState,
     ) -> Result<Box<HttpPeer>> {
-        let repeatable = repeatable(state.endpoint, &session.req_header().method);
+        // A body that cannot be replayed whole must not meet a connection that may be stale, either.
+        let repeatable = repeatable(state.endpoint, &session.req_header().method)
+            && replayable(session.as_downstream_mut());
         self.shared
             .upstream
             .peer(repeatable, &state.config.timeouts)
