@@ -18,15 +18,16 @@ use pingora_core::{
 };
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
-    admit::{Admission, Permit, Waiter},
+    admit::{Admission, Permit},
     decide, finish,
     identity::{self, Identified},
     peek::{classifier, peek, replayable},
     respond,
     state::{Body, Held, RequestState, UploadPack},
+    wait::{Waited, client_of, wait},
 };
 use crate::{
     app::Shared,
@@ -42,13 +43,6 @@ use crate::{
 /// The proxy: pingora's callbacks over what the process shares.
 pub struct Service {
     shared: Arc<Shared>,
-}
-
-/// How a wait ended.
-enum Waited {
-    Granted(Permit),
-    Refused(packgate_policy::Refusal),
-    ClientGone,
 }
 
 impl Service {
@@ -483,35 +477,6 @@ fn joined(prefix: Bytes, body: Option<Bytes>) -> Option<Bytes> {
     }
 }
 
-/// Waits for a seat, or for the client to hang up.
-async fn wait(session: &mut ServerSession, waiter: Waiter) -> Waited {
-    let decision = tokio::select! {
-        decision = waiter.decision() => decision,
-        () = gone(session) => return Waited::ClientGone,
-    };
-    match decision {
-        Err(refusal) => Waited::Refused(refusal),
-        // The grant and the hang-up may have come together.
-        Ok(_) if timeout(Duration::ZERO, gone(session)).await.is_ok() => Waited::ClientGone,
-        Ok(permit) => Waited::Granted(permit),
-    }
-}
-
-async fn gone(session: &mut ServerSession) {
-    if session.is_http2() {
-        match session.watch_h2_stream_close() {
-            // Any end of the stream before our answer is the client's.
-            Some(closed) => drop(closed.await),
-            None => std::future::pending().await,
-        }
-    } else {
-        match client_of(session) {
-            Some(client) => client.gone().await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
 /// The address at the other end of the connection; none on a Unix socket.
 fn peer_of(session: &Session) -> Option<IpAddr> {
     let accepted = client_of(session.as_downstream()).and_then(Client::peer);
@@ -528,11 +493,6 @@ fn peer_of(session: &Session) -> Option<IpAddr> {
 fn host_of(request: &RequestHeader) -> Option<&str> {
     let authority = request.uri.authority().map(|authority| authority.as_str());
     authority.or_else(|| request.headers.get(header::HOST)?.to_str().ok())
-}
-
-fn client_of(session: &ServerSession) -> Option<&Client> {
-    let stream = session.stream()?;
-    (**stream).as_any().downcast_ref()
 }
 
 fn content_encoding(headers: &HeaderMap) -> Encoding {
