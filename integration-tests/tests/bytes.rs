@@ -430,8 +430,13 @@ fn a_refusal_by_h2c_is_read_while_the_client_uploads() {
     origin.wait_for(1);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("body");
-    for size in [1_000, 40_000, 900_000] {
-        std::fs::write(&file, Kind::CloneV2.body(size)).unwrap();
+    // The last is decided in its first piece, with all the rest still to come.
+    let mut tailed = pkt::clone_v2();
+    tailed.resize(5_000_000, b'~');
+    let bodies = [1_000, 40_000, 900_000].map(|size| Kind::CloneV2.body(size));
+    for body in bodies.into_iter().chain([tailed]) {
+        let size = body.len();
+        std::fs::write(&file, body).unwrap();
         let output = std::process::Command::new(find_command("curl"))
             .args([
                 "--silent",

@@ -8,6 +8,6 @@ pub mod identity;
 mod peek;
 mod respond;
 pub mod service;
-
 pub mod state;
+mod wait;
 mod xfcc;

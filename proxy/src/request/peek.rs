@@ -118,6 +118,17 @@ pub async fn peek(
     }
 }
 
+/// Whether pingora's buffer holds, or will hold, all of the body that was not read into a window before it was on: then
+/// the request can be sent again.
+pub fn replayable(session: &mut ServerSession) -> bool {
+    if session.retry_buffer_truncated() {
+        return false;
+    }
+    let read = session.body_bytes_read() as u64;
+    session.is_body_done()
+        || content_length(session).is_some_and(|length| length.saturating_sub(read) <= RETRY_BUFFER)
+}
+
 /// A classifier for a body in `encoding`, bounded as configured.
 pub fn classifier(encoding: Encoding, settings: &config::Classifier) -> Classifier {
     Classifier::new(encoding, settings.window.saturating_mul(INFLATION))

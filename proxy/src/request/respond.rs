@@ -9,7 +9,7 @@ use pingora_core::{Error, ErrorSource, ErrorType, Result, protocols::http::Serve
 use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
-/// Bytes read on behind a refusal, so that a client that still uploads gets to read it: git's own buffer before it
+/// Bytes read on behind an answer of ours, so that a client that still uploads gets to read it: git's own buffer before it
 /// switches to chunks is 1 MiB, and a clone of 300,000 refs asks for it in 15 MiB.
 const LINGER_BYTES: usize = 32 * 1024 * 1024;
 
@@ -84,7 +84,8 @@ pub fn status_of(error: &Error) -> Option<u16> {
     }
 }
 
-/// Writes an error page for `status` unless a response has begun, and closes the connection after it.
+/// Writes an error page for `status` unless a response has begun, and closes the connection after it, reading on within
+/// bounds as [`refuse`] does.
 ///
 /// # Errors
 /// The client's connection failed.
@@ -101,8 +102,13 @@ pub async fn fail(session: &mut ServerSession, status: u16) -> Result<()> {
     });
     let header = plain_text(status, text.len())?;
     session.set_keepalive(None);
+    let uploading = !session.is_body_done();
     session.write_response_header(Box::new(header)).await?;
-    session.write_response_body(text, true).await
+    session.write_response_body(text, true).await?;
+    if uploading {
+        linger(session).await;
+    }
+    Ok(())
 }
 
 /// Header names given as text keep their case on HTTP/1, where people expect to read them like this.

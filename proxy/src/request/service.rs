@@ -18,15 +18,16 @@ use pingora_core::{
 };
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
-    admit::{Admission, Permit, Waiter},
+    admit::{Admission, Permit},
     decide, finish,
     identity::{self, Identified},
-    peek::{classifier, peek},
+    peek::{classifier, peek, replayable},
     respond,
     state::{Body, Held, RequestState, UploadPack},
+    wait::{Waited, client_of, wait},
 };
 use crate::{
     app::Shared,
@@ -42,13 +43,6 @@ use crate::{
 /// The proxy: pingora's callbacks over what the process shares.
 pub struct Service {
     shared: Arc<Shared>,
-}
-
-/// How a wait ended.
-enum Waited {
-    Granted(Permit),
-    Refused(packgate_policy::Refusal),
-    ClientGone,
 }
 
 impl Service {
@@ -79,7 +73,7 @@ impl Service {
         }
 
         // A client that waits for leave to send its body would wait until the timeout: pingora asks only when it forwards.
-        if session.get_header(header::EXPECT).is_some() {
+        if expects_continue(session.req_header()) {
             session.write_continue_response().await?;
         }
         request.decision = Decision::Cancelled; // until more is known: the client may leave at any await
@@ -131,11 +125,10 @@ impl Service {
                         return self.refuse(session, request, &config, refusal).await;
                     }
                     Waited::ClientGone => {
-                        let gone = Error::explain(
+                        return Error::e_explain(
                             ErrorType::ConnectionClosed,
                             "the client hung up while it waited",
                         );
-                        return Err(gone.into_down());
                     }
                 }
             }
@@ -250,7 +243,10 @@ impl ProxyHttp for Service {
         session: &mut Session,
         state: &mut RequestState,
     ) -> Result<bool> {
-        self.gate(&mut session.downstream_session, state).await
+        // The upstream was not asked yet: whatever fails here is the client's connection.
+        self.gate(&mut session.downstream_session, state)
+            .await
+            .map_err(|e| e.into_down())
     }
 
     async fn upstream_peer(
@@ -258,7 +254,9 @@ impl ProxyHttp for Service {
         session: &mut Session,
         state: &mut RequestState,
     ) -> Result<Box<HttpPeer>> {
-        let repeatable = repeatable(state.endpoint, &session.req_header().method);
+        // A body that cannot be replayed whole must not meet a connection that may be stale, either.
+        let repeatable = repeatable(state.endpoint, &session.req_header().method)
+            && replayable(session.as_downstream_mut());
         self.shared
             .upstream
             .peer(repeatable, &state.config.timeouts)
@@ -408,10 +406,15 @@ impl ProxyHttp for Service {
     ) -> FailToProxy {
         let status = respond::status_of(e);
         finish::record_failure(&self.shared, e, state);
-        if let Some(status) = status
-            && let Err(e) = respond::fail(session.as_downstream_mut(), status).await
-        {
-            tracing::debug!(error = %e, "the client could not be told of a failure");
+        if let Some(status) = status {
+            // The client may take its time to read the answer; others need not wait for that.
+            if let Some(request) = &mut state.upload_pack {
+                request.permit = None;
+                request.body = Body::Unread;
+            }
+            if let Err(e) = respond::fail(session.as_downstream_mut(), status).await {
+                tracing::debug!(error = %e, "the client could not be told of a failure");
+            }
         }
         FailToProxy {
             error_code: status.unwrap_or(0),
@@ -485,35 +488,6 @@ fn joined(prefix: Bytes, body: Option<Bytes>) -> Option<Bytes> {
     }
 }
 
-/// Waits for a seat, or for the client to hang up.
-async fn wait(session: &mut ServerSession, waiter: Waiter) -> Waited {
-    let decision = tokio::select! {
-        decision = waiter.decision() => decision,
-        () = gone(session) => return Waited::ClientGone,
-    };
-    match decision {
-        Err(refusal) => Waited::Refused(refusal),
-        // The grant and the hang-up may have come together.
-        Ok(_) if timeout(Duration::ZERO, gone(session)).await.is_ok() => Waited::ClientGone,
-        Ok(permit) => Waited::Granted(permit),
-    }
-}
-
-async fn gone(session: &mut ServerSession) {
-    if session.is_http2() {
-        match session.watch_h2_stream_close() {
-            // Any end of the stream before our answer is the client's.
-            Some(closed) => drop(closed.await),
-            None => std::future::pending().await,
-        }
-    } else {
-        match client_of(session) {
-            Some(client) => client.gone().await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
 /// The address at the other end of the connection; none on a Unix socket.
 fn peer_of(session: &Session) -> Option<IpAddr> {
     let accepted = client_of(session.as_downstream()).and_then(Client::peer);
@@ -532,17 +506,21 @@ fn host_of(request: &RequestHeader) -> Option<&str> {
     authority.or_else(|| request.headers.get(header::HOST)?.to_str().ok())
 }
 
-fn client_of(session: &ServerSession) -> Option<&Client> {
-    let stream = session.stream()?;
-    (**stream).as_any().downcast_ref()
-}
-
 fn content_encoding(headers: &HeaderMap) -> Encoding {
     Encoding::from_header(
         headers
             .get(header::CONTENT_ENCODING)
             .map(|value| value.as_bytes()),
     )
+}
+
+/// RFC 9110, section 10.1.1: an HTTP/1.0 client does not know interim responses.
+fn expects_continue(request: &RequestHeader) -> bool {
+    request.version > Version::HTTP_10
+        && request
+            .headers
+            .get(header::EXPECT)
+            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// WebSocket is the only upgrade that passes: behind any other (`h2c` above all) requests would reach the server unseen.
