@@ -6,7 +6,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// How long anything may take that is not itself measured: far above what a loaded two-core machine needs, so that only
 /// something that hangs runs into it.
-pub const PATIENCE: Duration = Duration::from_secs(150);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first `Some` that `probe` yields, or a panic that says what never came.
 pub fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
