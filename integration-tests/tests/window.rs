@@ -2,7 +2,10 @@
 //! together stay within `classifier.memory`, which comes back.
 
 use packgate_integration_tests::{
-    Latch, Origin, Packgate, Reply, Request, http::Framing, pkt, until,
+    Latch, Origin, Packgate, Reply, Request,
+    http::Framing,
+    pkt::{self, Kind},
+    until,
 };
 
 /// A clone that asks for `count` refs: about 50 bytes each.
@@ -32,29 +35,31 @@ fn what_is_decided_within_the_window_is_gated_and_the_rest_passes_and_is_counted
     running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
     packgate.until_counts(1, 0);
 
-    // 48 KiB without a length, `classifier.window` (1 MiB) with one.
-    for (refs, framing, status, passed) in [
-        (900, Framing::Chunked(8_192), 429, 0.0),
-        (20_000, Framing::Length, 429, 0.0),
-        (1_200, Framing::Chunked(8_192), 200, 1.0),
-        (22_000, Framing::Length, 200, 2.0),
+    // The window ends at 48 KiB without a length, at `classifier.window` (1 MiB) with one, to the byte, however it is cut.
+    let mut passed = 0.0;
+    for (size, framing, status) in [
+        (48 << 10, Framing::Chunked(8_192), 429),
+        (48 << 10, Framing::Chunked(1 << 20), 429),
+        (1 << 20, Framing::Length, 429),
+        ((48 << 10) + 1, Framing::Chunked(8_192), 200),
+        ((48 << 10) + 1, Framing::Chunked(1 << 20), 200),
+        ((1 << 20) + 1, Framing::Length, 200),
     ] {
-        let body = clone_of(refs);
+        let body = Kind::CloneV2.body(size);
         let request = Request::upload_pack("r", Vec::new()).body(framing, body.clone());
         let response = packgate.ask(&request);
-        assert_eq!(response.status, status, "{refs} refs, {framing:?}");
-        assert_eq!(
-            unclassified(&packgate, "window"),
-            passed,
-            "{refs} refs, {framing:?}"
-        );
+        assert_eq!(response.status, status, "{size} bytes, {framing:?}");
         if status == 200 {
+            passed += 1.0;
             assert_eq!(
                 origin.received().last().unwrap().body,
                 body,
-                "{refs} refs, {framing:?}"
+                "{size} bytes, {framing:?}"
             );
         }
+        until("the request to be counted", || {
+            (unclassified(&packgate, "window") == passed).then_some(())
+        });
     }
     latch.open();
 }

@@ -89,7 +89,11 @@ pub async fn peek(
 
     loop {
         if window.len >= limit {
-            return Ok((window, classifier.give_up(Why::Window)));
+            let verdict = match length {
+                Some(length) if length <= limit => classifier.finish(),
+                _ => classifier.give_up(Why::Window),
+            };
+            return Ok((window, verdict));
         }
         // The last read that the window will see must find the buffer on.
         let rest = length.map_or(0, |length| length.saturating_sub(window.len));
@@ -104,11 +108,14 @@ pub async fn peek(
         let Some(piece) = piece else {
             return Ok((window, classifier.finish()));
         };
-        let length = piece.len() as u64;
-        let affordable = window.share.grow(length, settings.memory);
-        window.len += length;
-        window.pieces.push(piece.clone());
-        if let Some(verdict) = classifier.feed(&piece) {
+        // What a read brings beyond the window is held, but not looked at: the answer must not depend on how the bytes
+        // were cut on their way.
+        let room = usize::try_from(limit - window.len).unwrap_or(usize::MAX);
+        let seen = piece.slice(..piece.len().min(room));
+        let affordable = window.share.grow(piece.len() as u64, settings.memory);
+        window.len += piece.len() as u64;
+        window.pieces.push(piece);
+        if let Some(verdict) = classifier.feed(&seen) {
             let verdict = verdict.clone();
             return Ok((window, verdict));
         }
