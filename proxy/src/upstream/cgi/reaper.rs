@@ -18,10 +18,13 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::wait::{Id, WaitPidFlag};
+use nix::{
+    sys::wait::{Id, WaitPidFlag},
+    unistd::getsid,
+};
 use rustix::{
     io::Errno,
-    process::{Pid, WaitOptions, getpid, getsid, set_child_subreaper, waitpgid, waitpid},
+    process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpgid, waitpid},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -84,10 +87,11 @@ impl Reaper {
         });
         // One that made a session of its own is nobody's child but ours. Any other zombie is about to be waited for by
         // whoever started it; its death or the next one's sweeps again.
+        // A session whose leader is outside our PID namespace is 0 (`nsenter`, some containers): not a `rustix` Pid.
         let own = getsid(None).ok();
         while let Some(orphan) = next_zombie(Of::AnyGroup, Patience::None) {
-            if getsid(Some(orphan)).ok() == own
-                || !matches!(waitpid(Some(orphan), WaitOptions::NOHANG), Ok(Some(_)))
+            let session = getsid(Some(nix::unistd::Pid::from_raw(orphan.as_raw_pid()))).ok();
+            if session == own || !matches!(waitpid(Some(orphan), WaitOptions::NOHANG), Ok(Some(_)))
             {
                 break;
             }
