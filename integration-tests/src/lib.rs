@@ -21,6 +21,7 @@ pub mod pkt;
 pub mod process;
 pub mod relay;
 pub mod repos;
+pub mod scripted;
 pub mod server;
 pub mod wait;
 
@@ -30,5 +31,6 @@ pub use metrics::Metrics;
 pub use origin::{Latch, Origin, Received, Reply};
 pub use packgate::Packgate;
 pub use relay::Relay;
+pub use scripted::Scripted;
 pub use server::NginxGit;
 pub use wait::{until, within};

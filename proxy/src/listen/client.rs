@@ -11,8 +11,11 @@ use std::{
     net::SocketAddr,
     os::fd::AsRawFd,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
     time::SystemTime,
 };
 
@@ -27,6 +30,8 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
+use super::error_page;
+
 /// Bytes read ahead at most while a request waits. What waits is normally read whole already; this holds what a client
 /// pipelines behind it. Past it only a reset is noticed.
 const AHEAD_LIMIT: usize = 64 * 1024;
@@ -38,6 +43,9 @@ pub struct Client {
     peer: Option<SocketAddr>,
     digest: Arc<SocketDigest>,
     established: SystemTime,
+    serving: AtomicBool,
+    /// What is left to write of our own error page; nothing else is written any more.
+    page: Option<&'static [u8]>,
 }
 
 enum Socket {
@@ -78,7 +86,14 @@ impl Client {
             peer,
             digest: Arc::new(SocketDigest::from_raw_fd(fd)),
             established: SystemTime::now(),
+            serving: AtomicBool::new(false),
+            page: None,
         }
+    }
+
+    /// Says whether a request is being served, whose response passes as it is.
+    pub fn set_serving(&self, serving: bool) {
+        self.serving.store(serving, Ordering::Relaxed);
     }
 
     /// The client's address; none on a Unix socket.
@@ -132,6 +147,17 @@ impl Client {
         self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Writes our page instead of what somebody wants to write, and says that it was written.
+    fn poll_page(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
+        while let Some(page @ [_, ..]) = self.page {
+            let written = ready!(
+                on_socket!(&mut self.socket, s => Pin::new(s).poll_write(cx, page))
+            )?;
+            self.page = page.get(written..);
+        }
+        Poll::Ready(Ok(wanted))
+    }
+
     pub(super) fn poll_socket(
         &mut self,
         cx: &mut Context<'_>,
@@ -171,7 +197,14 @@ impl AsyncWrite for Client {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        on_socket!(&mut self.get_mut().socket, s => Pin::new(s).poll_write(cx, buf))
+        let this = self.get_mut();
+        if !*this.serving.get_mut() && error_page::is_pingoras(buf) {
+            this.page = Some(error_page::PAGE.as_bytes());
+        }
+        if this.page.is_some() {
+            return this.poll_page(cx, buf.len());
+        }
+        on_socket!(&mut this.socket, s => Pin::new(s).poll_write(cx, buf))
     }
 
     fn poll_write_vectored(
@@ -179,7 +212,11 @@ impl AsyncWrite for Client {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_socket!(&mut self.get_mut().socket, s => Pin::new(s).poll_write_vectored(cx, bufs))
+        let this = self.get_mut();
+        if this.page.is_some() {
+            return this.poll_page(cx, bufs.iter().map(|buf| buf.len()).sum());
+        }
+        on_socket!(&mut this.socket, s => Pin::new(s).poll_write_vectored(cx, bufs))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -5,12 +5,13 @@
 //! gives all three; everything from the first byte of HTTP on is pingora's.
 
 mod client;
+mod error_page;
 mod peek;
 
 use std::{
     io,
     net::SocketAddr,
-    os::unix::fs::{FileTypeExt, PermissionsExt},
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -20,6 +21,7 @@ use pingora_core::{apps::ServerApp, server::ShutdownWatch};
 use tokio::{net, sync::mpsc};
 
 pub use client::Client;
+pub use error_page::NO_REQUEST;
 
 use crate::config::Address;
 
@@ -42,15 +44,36 @@ enum Socket {
     ),
 }
 
-/// Removes the socket's file when the listener goes.
+/// Removes the socket's file when the listener goes; unless another process has put its own there meanwhile, as one does
+/// that was started to take over.
 #[derive(Debug)]
-struct UnlinkOnDrop(PathBuf);
+struct UnlinkOnDrop {
+    path: PathBuf,
+    file: Option<(u64, u64)>,
+}
+
+impl UnlinkOnDrop {
+    fn new(path: &Path) -> UnlinkOnDrop {
+        UnlinkOnDrop {
+            path: path.to_owned(),
+            file: file_at(path),
+        }
+    }
+}
 
 impl Drop for UnlinkOnDrop {
     fn drop(&mut self) {
-        // A file that somebody removed already is as gone as it should be.
-        let _ = std::fs::remove_file(&self.0);
+        if self.file.is_some() && file_at(&self.path) == self.file {
+            // A file that somebody removed already is as gone as it should be.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// What tells one file from another: its device and number.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 impl Listener {
@@ -73,7 +96,7 @@ impl Listener {
             }
             Address::Unix(path) => {
                 let listener = listen_unix(path, mode).map_err(named)?;
-                let socket = Socket::Unix(listener, UnlinkOnDrop(path.clone()));
+                let socket = Socket::Unix(listener, UnlinkOnDrop::new(path));
                 Ok(Listener {
                     socket,
                     bound: address.clone(),
@@ -199,6 +222,17 @@ mod tests {
         std::fs::write(&precious, "data").expect("a file");
         Listener::bind(&Address::Unix(precious.clone()), 0o666).expect_err("not a socket");
         assert_eq!(std::fs::read_to_string(precious).expect("the file"), "data");
+    }
+
+    #[tokio::test]
+    async fn a_socket_file_that_another_process_has_put_there_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("gate.sock");
+        let old = Listener::bind(&Address::Unix(path.clone()), 0o666).expect("a socket");
+        std::fs::remove_file(&path).expect("the operator removes it");
+        let _new = Listener::bind(&Address::Unix(path.clone()), 0o666).expect("the successor");
+        drop(old);
+        std::os::unix::net::UnixStream::connect(&path).expect("the successor is reached");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ pub mod admit;
 pub mod budget;
 pub mod decide;
 mod finish;
+mod hop;
 pub mod identity;
 mod peek;
 mod respond;

@@ -9,6 +9,8 @@ use pingora_core::{Error, ErrorSource, ErrorType, Result, protocols::http::Serve
 use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
+use crate::listen::NO_REQUEST;
+
 /// Bytes read on behind an answer of ours, so that a client that still uploads gets to read it: git's own buffer before it
 /// switches to chunks is 1 MiB, and a clone of 300,000 refs asks for it in 15 MiB.
 const LINGER_BYTES: usize = 32 * 1024 * 1024;
@@ -94,7 +96,8 @@ pub async fn fail(session: &mut ServerSession, status: u16) -> Result<()> {
         return Ok(());
     }
     let text = Bytes::from_static(match status {
-        400 => b"packgate: this is not a request that can be passed on.\n",
+        400 => NO_REQUEST.as_bytes(),
+        405 => b"packgate: a gate before a git server opens no tunnels.\n",
         408 => b"packgate: the request did not arrive in time.\n",
         502 => b"packgate: the git server behind this gate did not answer.\n",
         504 => b"packgate: the git server behind this gate did not answer in time.\n",

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::{
     admit::{Admission, Permit},
-    decide, finish,
+    decide, finish, hop,
     identity::{self, Identified},
     peek::{classifier, peek, replayable},
     respond,
@@ -73,8 +73,10 @@ impl Service {
         }
 
         // A client that waits for leave to send its body would wait until the timeout: pingora asks only when it forwards.
+        // Told so here, it is not told a second time: the expectation ends at this hop.
         if expects_continue(session.req_header()) {
             session.write_continue_response().await?;
+            session.req_header_mut().remove_header(&header::EXPECT);
         }
         request.decision = Decision::Cancelled; // until more is known: the client may leave at any await
         let (window, verdict) = peek(
@@ -204,6 +206,10 @@ impl ProxyHttp for Service {
         session: &mut Session,
         state: &mut RequestState,
     ) -> Result<()> {
+        if let Some(client) = client_of(session.as_downstream()) {
+            client.set_serving(true);
+        }
+        hop::arrived(session)?;
         let request = session.req_header();
         let route = route(request.method.as_str(), request.raw_path());
         state.endpoint = route.endpoint;
@@ -273,6 +279,7 @@ impl ProxyHttp for Service {
         if session.get_header(header::TRANSFER_ENCODING).is_some() {
             upstream.insert_header(header::TRANSFER_ENCODING, "chunked")?;
         }
+        hop::to_upstream(session.req_header(), upstream, &self.shared.upstream)?;
         if self.shared.upstream.backend().is_some() {
             // Between the proxy and its own backend these two are ours, whatever a client sends under their names.
             upstream.remove_header(REQUEST_ID_HEADER);
@@ -337,10 +344,7 @@ impl ProxyHttp for Service {
         response: &mut ResponseHeader,
         _: &mut RequestState,
     ) -> Result<()> {
-        // pingora gives every response without a length the chunked framing, which HTTP/1.0 does not know.
-        if session.req_header().version == Version::HTTP_10 {
-            response.remove_header(&header::TRANSFER_ENCODING);
-        }
+        hop::to_client(session, response);
         Ok(())
     }
 
@@ -437,6 +441,9 @@ impl ProxyHttp for Service {
 
     async fn logging(&self, session: &mut Session, e: Option<&Error>, state: &mut RequestState) {
         finish::finish(&self.shared, session, e, state);
+        if let Some(client) = client_of(session.as_downstream()) {
+            client.set_serving(false);
+        }
     }
 
     fn suppress_error_log(&self, _: &Session, _: &RequestState, error: &Error) -> bool {

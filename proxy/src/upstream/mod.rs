@@ -51,6 +51,14 @@ impl Upstream {
         }
     }
 
+    /// What names the server where a client has not: `host:port`, as configured.
+    pub fn authority(&self) -> String {
+        match self {
+            Upstream::Tcp(resolver) => resolver.authority(),
+            Upstream::Unix(_) | Upstream::Embedded(_) => "localhost".to_owned(),
+        }
+    }
+
     /// The peer to send the next attempt of a request to. `repeatable`: the request may be sent again if a pooled
     /// connection turns out to be closed.
     ///

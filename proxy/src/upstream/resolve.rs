@@ -51,6 +51,16 @@ impl Resolver {
         }
     }
 
+    /// `host:port`, an IPv6 address in brackets.
+    pub fn authority(&self) -> String {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        if host.contains(':') {
+            format!("[{host}]:{}", self.port)
+        } else {
+            format!("{host}:{}", self.port)
+        }
+    }
+
     /// The address to connect to now.
     ///
     /// # Errors
@@ -118,6 +128,7 @@ mod tests {
                 expected
             );
             assert!(!resolver.advance());
+            assert_eq!(resolver.authority(), expected);
         }
     }
 
