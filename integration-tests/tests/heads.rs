@@ -1,0 +1,418 @@
+//! Request and response heads: what passes as it is, and each of the few things that do not (docs/transparency.md).
+
+use std::{net::TcpListener, process::Command};
+
+use packgate_integration_tests::{
+    Connection, Packgate, Request, Scripted, http::Framing, pkt, process::find_command,
+};
+
+const GATED: &str = "limits: [{name: all, per: global, seats: 9}]\n";
+
+/// A server that answers every request with these bytes, and goes on.
+fn answering(answer: impl Into<Vec<u8>>) -> (Scripted, Packgate) {
+    let answer = answer.into();
+    let server = Scripted::start(move |head, connection| {
+        connection.read_body(&head.headers, false)?;
+        connection.write(&answer)
+    });
+    let packgate = Packgate::start(&format!("upstream: {}\n{GATED}", server.upstream()));
+    (server, packgate)
+}
+
+fn ok() -> (Scripted, Packgate) {
+    answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+}
+
+/// Sends raw bytes, returns the head of the answer as text.
+fn head_of_answer(packgate: &Packgate, request: &[u8]) -> String {
+    let mut connection = packgate.connect();
+    connection.write(request).unwrap();
+    String::from_utf8_lossy(&connection.read_head().unwrap()).into_owned()
+}
+
+/// What curl prints: the heads it got and the body.
+fn by_http_2(packgate: &Packgate, target: &str, arguments: &[&str]) -> String {
+    let output = Command::new(find_command("curl"))
+        .args(["--silent", "--show-error", "--http2-prior-knowledge"])
+        .args(["--include", "--path-as-is"])
+        .args(arguments)
+        .arg(format!("{}{target}", packgate.url()))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The head that the server has got, without the line of the method.
+fn last_lines(server: &Scripted) -> Vec<String> {
+    let head = String::from_utf8_lossy(&server.last_head()).into_owned();
+    head.trim_end().split("\r\n").skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn header_values_pass_byte_for_byte_whatever_they_hold() {
+    let (server, packgate) = ok();
+    let mut value: Vec<u8> = (0x80..=0xff).collect();
+    value.extend(b"a\tb, \"q\\\"\" ;=~");
+    let line = [b"x-BYTES: ", &*value, b"\r\n"].concat();
+    let request = [b"GET / HTTP/1.1\r\nHost: a.test\r\nX-Empty:\r\n", &*line, b"\r\n"].concat();
+    assert!(head_of_answer(&packgate, &request).starts_with("HTTP/1.1 200 OK\r\n"));
+    let seen = server.last_head();
+    assert!(contains(&seen, &line), "{}", String::from_utf8_lossy(&seen));
+    assert!(contains(&seen, b"\r\nX-Empty: \r\n"));
+
+    let answer = [b"HTTP/1.1 299 Rather \xe9trange\r\nContent-Length: 0\r\n", &*line, b"\r\n"].concat();
+    let (_server, packgate) = answering(answer);
+    let mut connection = packgate.connect();
+    connection.send(&Request::get("/"));
+    let head = connection.read_head().unwrap();
+    assert!(contains(&head, &line), "{}", String::from_utf8_lossy(&head));
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+#[test]
+fn white_space_around_a_value_is_not_kept() {
+    let (server, packgate) = ok();
+    head_of_answer(&packgate, b"GET / HTTP/1.1\r\nHost:a.test\r\nX-Wide: \t wide \t\r\n\r\n");
+    assert_eq!(last_lines(&server), ["Host: a.test", "X-Wide: wide"]);
+}
+
+#[test]
+fn repeated_headers_stay_repeated_and_in_order_but_move_together() {
+    let (server, packgate) = answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A: 1\r\nB: 2\r\nx-a: 3\r\nX-A: 1\r\n\r\n",
+    );
+    let request = b"GET / HTTP/1.1\r\nHost: a.test\r\nX-A: 1\r\nB: 2\r\nx-a: 3\r\nX-A: 1\r\n\r\n";
+    let answer = head_of_answer(&packgate, request);
+    let together = "X-A: 1\r\nx-a: 3\r\nX-A: 1\r\nB: 2";
+    assert_eq!(last_lines(&server)[1..].join("\r\n"), together);
+    assert!(answer.contains(together), "{answer}");
+}
+
+#[test]
+fn a_head_of_100_kb_passes_both_ways_and_by_http_2() {
+    let cookie = "c=".to_owned() + &"x".repeat(100_000);
+    let (server, packgate) = answering(format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nSet-Cookie: {cookie}\r\n\r\nok"
+    ));
+    let post = Request::upload_pack("r", pkt::clone_v2()).header("Cookie", &cookie);
+    let response = packgate.ask(&post);
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("Set-Cookie"), Some(cookie.as_str()));
+    assert_eq!(server.heads()[0].values("Cookie"), [cookie.as_str()]);
+
+    // curl sends no more than 64 KiB by HTTP/2.
+    assert_eq!(status_by_http_2(&packgate, &[("cookie", &cookie)]), 200);
+    assert_eq!(server.heads()[1].values("Cookie"), [cookie.as_str()]);
+    // Not without a bound, either.
+    assert_ne!(status_by_http_2(&packgate, &[("cookie", &"x".repeat(300_000))]), 200);
+}
+
+/// `GET /` by HTTP/2, written out: every field as a literal that is not indexed (RFC 7541, section 6.2.2), so that no
+/// compression makes a large head small. The status of the answer.
+fn status_by_http_2(packgate: &Packgate, fields: &[(&str, &str)]) -> u16 {
+    const HEADERS: u8 = 1;
+    const CONTINUATION: u8 = 9;
+    let length = |length: usize| {
+        let mut bytes = Vec::new();
+        let mut rest = length;
+        if rest < 127 {
+            return vec![rest as u8];
+        }
+        bytes.push(127);
+        rest -= 127;
+        while rest >= 128 {
+            bytes.push((rest % 128 + 128) as u8);
+            rest /= 128;
+        }
+        bytes.push(rest as u8);
+        bytes
+    };
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let size = (payload.len() as u32).to_be_bytes();
+        [&size[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    let pseudo = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a.test")];
+    let mut block = Vec::new();
+    for (name, value) in pseudo.iter().chain(fields) {
+        block.push(0);
+        for text in [name, value] {
+            block.extend(length(text.len()));
+            block.extend(text.bytes());
+        }
+    }
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    sent.extend(frame(4, 0, 0, &[]));
+    let pieces: Vec<&[u8]> = block.chunks(16_000).collect();
+    for (n, piece) in pieces.iter().enumerate() {
+        let kind = if n == 0 { HEADERS } else { CONTINUATION };
+        let end_headers = if n + 1 == pieces.len() { 4 } else { 0 };
+        let end_stream = u8::from(n == 0);
+        sent.extend(frame(kind, end_headers | end_stream, 1, piece));
+    }
+    let mut connection = packgate.connect();
+    // The gate may refuse before all of it is written.
+    let _ = connection.write(&sent);
+    loop {
+        let Ok(head) = connection.read_exact(9) else { return 0 };
+        let size = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let payload = connection.read_exact(size).unwrap();
+        match (head[3], payload.first()) {
+            // The static table has 200 at 8 and 404, 400, 500 behind; 431 is not in it.
+            (HEADERS, Some(0x88)) => return 200,
+            (HEADERS, Some(_)) => return 431,
+            (3 | 7, _) => return 0,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn heads_of_250_lines_pass_and_of_300_do_not() {
+    let lines = |count: usize| -> String { (0..count).map(|n| format!("X-{n}: {n}\r\n")).collect() };
+    for (count, request_status, response_status) in [(250, 200, 200), (300, 400, 502)] {
+        let (server, packgate) = ok();
+        let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{}\r\n", lines(count));
+        let answer = head_of_answer(&packgate, request.as_bytes());
+        assert!(answer.starts_with(&format!("HTTP/1.1 {request_status} ")), "{count}: {answer}");
+        assert_eq!(server.heads().len(), usize::from(request_status == 200));
+
+        let (_server, packgate) =
+            answering(format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{}\r\nok", lines(count)));
+        let answer = packgate.ask(&Request::get("/"));
+        assert_eq!(answer.status, response_status, "{count} lines in the response");
+    }
+}
+
+#[test]
+fn a_head_of_more_than_a_megabyte_is_refused() {
+    let (server, packgate) = ok();
+    let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {}\r\n\r\n", "x".repeat(1_200_000));
+    let mut connection = packgate.connect();
+    // The gate may close before all of it is written.
+    let _ = connection.write(request.as_bytes());
+    if let Ok((status, _)) = connection.read_response_head() {
+        assert_eq!(status, 400);
+    }
+    assert_eq!(packgate.ask(&Request::get("/after")).status, 200);
+    assert_eq!(server.targets(), ["/after"]);
+}
+
+#[test]
+fn no_header_is_added_that_names_the_gate() {
+    let (server, packgate) = ok();
+    for request in [Request::get("/"), Request::upload_pack("r", pkt::clone_v2())] {
+        let response = packgate.ask(&request);
+        let mut names: Vec<String> =
+            response.headers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        names.sort();
+        assert_eq!(names, ["connection", "content-length", "date"]);
+        for name in ["Via", "Server", "X-Forwarded-For", "Forwarded", "X-Request-Id", "traceparent"] {
+            assert_eq!(server.heads().pop().unwrap().values(name), [""; 0], "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_date_is_the_gates_own() {
+    let (_server, packgate) = answering(
+        "HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 2015 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n",
+    );
+    let date = packgate.ask(&Request::get("/")).header("Date").unwrap().to_owned();
+    assert!(date.ends_with(" GMT") && !date.contains("2015"), "{date}");
+}
+
+#[test]
+fn pages_of_the_gate_name_no_other_server_and_say_what_is_wrong() {
+    let (server, packgate) = ok();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let before_nobody = Packgate::start(&format!("upstream: http://{nobody}\n"));
+    for (status, packgate, request) in [
+        ("400 Bad Request", &packgate, "GET / HTTP/1.1\r\nHost: a\r\nNo colon\r\n\r\n"),
+        ("400 Bad Request", &packgate, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        ("400 Bad Request", &packgate, "nonsense\r\n\r\n"),
+        ("405 Method Not Allowed", &packgate, "CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n"),
+        ("502 Bad Gateway", &before_nobody, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+    ] {
+        let mut connection = packgate.connect();
+        connection.write(request.as_bytes()).unwrap();
+        let head = String::from_utf8(connection.read_head().unwrap()).unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{request:?}: {head}");
+        assert!(!head.to_ascii_lowercase().contains("server:"), "{head}");
+        assert!(head.contains("Content-Type: text/plain; charset=utf-8\r\n"), "{head}");
+        let text = connection.read_body(&[], true).unwrap();
+        assert!(text.starts_with(b"packgate: ") && text.ends_with(b".\n"), "{head}{text:?}");
+    }
+    // On a connection that has served before, too.
+    let mut connection = packgate.connect();
+    assert_eq!(connection.exchange(&Request::get("/before")).unwrap().status, 200);
+    connection.write(b"nonsense\r\n\r\n").unwrap();
+    let head = String::from_utf8(connection.read_head().unwrap()).unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 ") && !head.contains("Server:"), "{head}");
+
+    let curl = by_http_2(&before_nobody, "/", &[]);
+    assert!(curl.starts_with("HTTP/2 502") && !curl.contains("server:"), "{curl}");
+    assert_eq!(server.targets(), ["/before"]);
+}
+
+#[test]
+fn a_server_that_says_the_same_as_pingora_is_passed_on() {
+    let page = "HTTP/1.1 400 Bad Request\r\nServer: Pingora\r\nContent-Length: 4\r\n\r\nmine";
+    let (_server, packgate) = answering(page);
+    let mut connection = packgate.connect();
+    for _ in 0..2 {
+        let response = connection.exchange(&Request::get("/")).unwrap();
+        assert_eq!((response.status, response.text().as_str()), (400, "mine"));
+        assert_eq!(response.header("Server"), Some("Pingora"));
+    }
+}
+
+#[test]
+fn targets_pass_as_they_are() {
+    let (server, packgate) = ok();
+    for target in [
+        "/a/../b//c/./%2e%2E/%2f?x=%20&y=a+b&&z",
+        "/\u{e9}/\u{4e2d}",
+        "/a?b?c/d;e=f",
+        "/~'()!*$,:@[]{}|^\\\"",
+        "//",
+        "/?",
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        assert!(head_of_answer(&packgate, request.as_bytes()).contains(" 200 "), "{target}");
+        assert_eq!(server.targets().pop().as_deref(), Some(target));
+    }
+    head_of_answer(&packgate, b"OPTIONS * HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    assert_eq!(server.heads().pop().unwrap().line, "OPTIONS * HTTP/1.1");
+    // A client that takes the gate for a forward proxy: the server decides what it makes of that.
+    head_of_answer(&packgate, b"GET http://a.test/x HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    assert_eq!(server.heads().pop().unwrap().line, "GET http://a.test/x HTTP/1.1");
+}
+
+#[test]
+fn of_a_target_that_is_none_the_fragment_is_dropped_and_spaces_and_controls_are_escaped() {
+    let (server, packgate) = ok();
+    for (sent, received) in [
+        ("/a#b", "/a"),
+        ("/a b  c", "/a%20b%20%20c"),
+        ("/a\tb\x01\x7f", "/a%09b%01%7F"),
+    ] {
+        let request = format!("GET {sent} HTTP/1.1\r\nHost: a.test\r\n\r\n");
+        assert!(head_of_answer(&packgate, request.as_bytes()).contains(" 200 "), "{sent:?}");
+        assert_eq!(server.targets().pop().as_deref(), Some(received));
+    }
+}
+
+#[test]
+fn a_target_with_angle_brackets_backquotes_or_bytes_that_are_no_text_is_refused() {
+    let (server, packgate) = ok();
+    for odd in [b'<', b'>', b'`', 0x80, 0xe9, 0xff] {
+        let request = [b"GET /a", &[odd][..], b"b HTTP/1.1\r\nHost: a.test\r\n\r\n"].concat();
+        let answer = head_of_answer(&packgate, &request);
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{odd:#x}: {answer}");
+    }
+    assert_eq!(server.heads().len(), 0);
+}
+
+#[test]
+fn what_belongs_to_the_connection_ends_at_the_gate() {
+    let (server, packgate) = answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive, X-Hop, Upgrade\r\n\
+         Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\nX-Hop: 1\r\nX-End: 1\r\n\r\nok",
+    );
+    let request = Request::get("/")
+        .header("Connection", "keep-alive, X-Hop, Upgrade, HTTP2-Settings")
+        .header("Keep-Alive", "timeout=5")
+        .header("Proxy-Connection", "keep-alive")
+        .header("TE", "trailers")
+        .header("Upgrade", "h2c")
+        .header("HTTP2-Settings", "AAMAAABkAARAAAAAAAIAAAAA")
+        .header("X-Hop", "1")
+        .header("X-End", "1");
+    let response = packgate.ask(&request);
+    assert_eq!(last_lines(&server), ["Host: gate.test", "X-End: 1"]);
+    let mut names: Vec<&str> = response.headers.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort();
+    assert_eq!(names, ["Connection", "Content-Length", "Date", "X-End"]);
+    assert_eq!(response.header("Connection"), Some("keep-alive"));
+}
+
+#[test]
+fn a_response_that_asks_for_an_upgrade_says_to_what() {
+    let (_server, packgate) = answering(
+        "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n",
+    );
+    let response = packgate.ask(&Request::get("/"));
+    assert_eq!((response.status, response.header("Upgrade")), (426, Some("websocket")));
+}
+
+#[test]
+fn credentials_for_a_proxy_pass_as_no_proxy_has_asked_for_them() {
+    let (server, packgate) = ok();
+    packgate.ask(&Request::get("/").header("proxy-authorization", "Basic eA=="));
+    assert_eq!(server.heads()[0].values("Proxy-Authorization"), ["Basic eA=="]);
+}
+
+/// RFC 9112, section 2.3: an intermediary sends its own version.
+#[test]
+fn the_server_is_asked_by_http_1_1_and_always_with_a_host() {
+    let (server, packgate) = ok();
+    assert!(head_of_answer(&packgate, b"GET /a HTTP/1.0\r\n\r\n").contains(" 200 "));
+    let address = server.upstream().replace("http://", "");
+    assert_eq!(server.heads()[0].line, "GET /a HTTP/1.1");
+    assert_eq!(server.heads()[0].values("Host"), [address.as_str()]);
+    head_of_answer(&packgate, b"GET /b HTTP/1.0\r\nHost: mine\r\n\r\n");
+    assert_eq!(server.heads()[1].values("Host"), ["mine"]);
+}
+
+#[test]
+fn header_names_are_spelled_as_sent_except_by_http_2() {
+    let (server, packgate) = answering("HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\nx-ODD: 1\r\n\r\nok");
+    let mut connection = packgate.connect();
+    connection.send(&Request::get("/").header("x-ODD", "1"));
+    assert!(String::from_utf8_lossy(&connection.read_head().unwrap()).contains("content-LENGTH: 2\r\nx-ODD: 1"));
+    assert!(last_lines(&server).contains(&"x-ODD: 1".to_owned()));
+
+    let answer = by_http_2(&packgate, "/", &["-H", "x-ODD: 1"]);
+    assert!(answer.contains("x-odd: 1"), "{answer}");
+    assert!(last_lines(&server).contains(&"x-odd: 1".to_owned()), "{:?}", last_lines(&server));
+}
+
+/// RFC 9113, sections 8.2.3 and 8.3.1.
+#[test]
+fn by_http_2_cookies_are_joined_and_the_authority_becomes_the_host() {
+    let (server, packgate) = ok();
+    let answer = by_http_2(
+        &packgate,
+        "/r.git/../x//y?z=%2f",
+        &["-H", "Host: git.test", "-H", "Cookie: a=1", "-H", "Cookie: b=2", "-H", "X-A: 1", "-H", "X-A: 2"],
+    );
+    assert!(answer.starts_with("HTTP/2 200"), "{answer}");
+    let head = server.heads().pop().unwrap();
+    assert_eq!(head.line, "GET /r.git/../x//y?z=%2f HTTP/1.1");
+    assert_eq!(head.values("Cookie"), ["a=1; b=2"]);
+    assert_eq!(head.values("Host"), ["git.test"]);
+    assert_eq!(head.values("X-A"), ["1", "2"]);
+}
+
+#[test]
+fn a_reason_phrase_passes_by_http_1() {
+    let (_server, packgate) = answering("HTTP/1.1 207 Odd Reason!\r\nContent-Length: 0\r\n\r\n");
+    let answer = head_of_answer(&packgate, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 207 Odd Reason!\r\n"), "{answer}");
+}
+
+#[test]
+fn a_thousand_requests_over_one_connection_all_find_their_answer() {
+    let (server, packgate) = ok();
+    let mut connection: Connection = packgate.connect();
+    for n in 0..1000 {
+        let request = Request::new("POST", &format!("/{n}")).body(Framing::Length, "x");
+        assert_eq!(connection.exchange(&request).unwrap().text(), "ok");
+    }
+    let expected: Vec<String> = (0..1000).map(|n| format!("/{n}")).collect();
+    assert_eq!(server.targets(), expected);
+}
