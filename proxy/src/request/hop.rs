@@ -30,6 +30,9 @@ pub fn arrived(session: &mut Session) -> Result<()> {
         request.remove_header(&header::EXPECT);
         session.set_ignore_info_resp(true);
     }
+    // pingora would close the connection behind any response to a body that is still to come, a 100 included: the final
+    // one does that, in `to_client`.
+    session.set_close_on_response_before_downstream_finish(false);
     Ok(())
 }
 
@@ -82,6 +85,9 @@ pub fn to_client(session: &mut Session, response: &mut ResponseHeader) {
     }
     if response.status.is_informational() {
         return;
+    }
+    if !session.as_downstream_mut().is_body_done() {
+        session.set_keepalive(None);
     }
     for name in nominated(&response.headers) {
         response.remove_header(&name);
