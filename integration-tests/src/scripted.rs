@@ -72,7 +72,8 @@ impl Scripted {
                 std::thread::spawn(move || {
                     let mut connection = Connection::over(Stream::Tcp(stream), Vec::new());
                     while let Ok(bytes) = connection.read_head() {
-                        let (line, headers) = parse_head(&bytes).expect("a head that packgate wrote");
+                        let (line, headers) =
+                            parse_head(&bytes).expect("a head that packgate wrote");
                         heads.lock().unwrap().push(bytes);
                         if script(&Head { line, headers }, &mut connection).is_err() {
                             return;
@@ -93,12 +94,19 @@ impl Scripted {
     pub fn heads(&self) -> Vec<Head> {
         let heads = self.heads.lock().unwrap();
         let parsed = heads.iter().map(|head| parse_head(head).expect("a head"));
-        parsed.map(|(line, headers)| Head { line, headers }).collect()
+        parsed
+            .map(|(line, headers)| Head { line, headers })
+            .collect()
     }
 
     /// The last head, as bytes.
     pub fn last_head(&self) -> Vec<u8> {
-        self.heads.lock().unwrap().last().expect("a request").clone()
+        self.heads
+            .lock()
+            .unwrap()
+            .last()
+            .expect("a request")
+            .clone()
     }
 
     /// The targets of all requests so far.

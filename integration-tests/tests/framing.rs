@@ -57,7 +57,11 @@ fn server() -> (Scripted, Packgate) {
 }
 
 fn expected(framing: &str) -> Vec<u8> {
-    if framing == "empty" { Vec::new() } else { body() }
+    if framing == "empty" {
+        Vec::new()
+    } else {
+        body()
+    }
 }
 
 /// One request for each kind of framing, ungated and gated.
@@ -65,7 +69,12 @@ fn requests() -> Vec<(&'static str, Request)> {
     let gated = |framing| Request::upload_pack("r", pkt::clone_v2()).header("X-Framing", framing);
     FRAMINGS
         .iter()
-        .flat_map(|framing| [(*framing, Request::get(&format!("/{framing}"))), (*framing, gated(framing))])
+        .flat_map(|framing| {
+            [
+                (*framing, Request::get(&format!("/{framing}"))),
+                (*framing, gated(framing)),
+            ]
+        })
         .collect()
 }
 
@@ -86,8 +95,15 @@ fn every_framing_reaches_an_http_1_1_client_whole_over_one_connection() {
             "empty" => (Some("0"), None),
             _ => (None, Some("chunked")),
         };
-        assert_eq!((header("Content-Length"), header("Transfer-Encoding")), lengths, "{framing}");
-        assert!(connection.read_body(&headers, true).unwrap() == expected(framing), "{framing}");
+        assert_eq!(
+            (header("Content-Length"), header("Transfer-Encoding")),
+            lengths,
+            "{framing}"
+        );
+        assert!(
+            connection.read_body(&headers, true).unwrap() == expected(framing),
+            "{framing}"
+        );
     }
 }
 
@@ -97,23 +113,43 @@ fn every_framing_reaches_an_http_1_0_client_whole_and_unchunked() {
     for keep_alive in [false, true] {
         for (framing, request) in requests() {
             let mut connection = packgate.connect();
-            let request = if keep_alive { request.header("Connection", "keep-alive") } else { request };
+            let request = if keep_alive {
+                request.header("Connection", "keep-alive")
+            } else {
+                request
+            };
             connection.write(&as_http_1_0(&request)).unwrap();
             let head = connection.read_head().unwrap();
             let (_, headers) = parse_head(&head).unwrap();
             let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
             let what = format!("{framing}, keep-alive {keep_alive}: {head}");
-            assert!(head.contains(" 200 ") && !head.contains("transfer-encoding"), "{what}");
+            assert!(
+                head.contains(" 200 ") && !head.contains("transfer-encoding"),
+                "{what}"
+            );
             // Only a client that asks for it and can tell where the body ends goes on.
             let goes_on = keep_alive && head.contains("content-length");
-            let says = if goes_on { "connection: keep-alive" } else { "connection: close" };
+            let says = if goes_on {
+                "connection: keep-alive"
+            } else {
+                "connection: close"
+            };
             assert!(head.contains(says), "{what}");
-            assert!(connection.read_body(&headers, true).unwrap() == expected(framing), "{what}");
+            assert!(
+                connection.read_body(&headers, true).unwrap() == expected(framing),
+                "{what}"
+            );
             if goes_on {
-                connection.write(&as_http_1_0(&Request::get("/empty"))).unwrap();
+                connection
+                    .write(&as_http_1_0(&Request::get("/empty")))
+                    .unwrap();
                 assert_eq!(connection.read_response_head().unwrap().0, 200, "{what}");
             }
-            assert_eq!(connection.read_body(&[], true).unwrap(), b"", "closed: {what}");
+            assert_eq!(
+                connection.read_body(&[], true).unwrap(),
+                b"",
+                "closed: {what}"
+            );
         }
     }
 }
@@ -134,15 +170,28 @@ fn every_framing_reaches_an_http_2_client_whole() {
     for framing in FRAMINGS {
         for gated in [false, true] {
             let mut curl = Command::new(find_command("curl"));
-            curl.args(["--silent", "--show-error", "--http2-prior-knowledge", "--output"])
-                .arg(&file)
-                .args(["--write-out", "%{http_version} %{http_code}", "-H"])
-                .arg(format!("X-Framing: {framing}"));
+            curl.args([
+                "--silent",
+                "--show-error",
+                "--http2-prior-knowledge",
+                "--output",
+            ])
+            .arg(&file)
+            .args(["--write-out", "%{http_version} %{http_code}", "-H"])
+            .arg(format!("X-Framing: {framing}"));
             if gated {
-                curl.arg("--data-binary").arg(format!("@{}", clone.display()));
+                curl.arg("--data-binary")
+                    .arg(format!("@{}", clone.display()));
             }
-            let output = curl.arg(format!("{}/r/git-upload-pack", packgate.url())).output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&output.stdout), "2 200", "{framing}: {output:?}");
+            let output = curl
+                .arg(format!("{}/r/git-upload-pack", packgate.url()))
+                .output()
+                .unwrap();
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                "2 200",
+                "{framing}: {output:?}"
+            );
             let received = std::fs::read(&file).unwrap_or_default();
             assert!(received == expected(framing), "{framing}, gated {gated}");
             let _ = std::fs::remove_file(&file);
@@ -154,7 +203,11 @@ fn every_framing_reaches_an_http_2_client_whole() {
 fn chunks_are_cut_anew_and_lose_extensions_and_trailers() {
     let (_server, packgate) = server();
     let mut connection = packgate.connect();
-    connection.send(&Request::get("/chunked").header("TE", "trailers").header("Connection", "TE"));
+    connection.send(
+        &Request::get("/chunked")
+            .header("TE", "trailers")
+            .header("Connection", "TE"),
+    );
     connection.read_head().unwrap();
     let mut raw = Vec::new();
     while !raw.ends_with(b"0\r\n\r\n") {
@@ -174,7 +227,10 @@ fn chunks_are_cut_anew_and_lose_extensions_and_trailers() {
             connection.write(&[&head, &body[..]].concat()).unwrap();
             assert_eq!(connection.read_response().unwrap().status, 200);
             let received = origin.received().pop().unwrap();
-            assert_eq!((received.body.as_slice(), received.chunked), (&b"0000"[..], true));
+            assert_eq!(
+                (received.body.as_slice(), received.chunked),
+                (&b"0000"[..], true)
+            );
             assert_eq!(received.values("Trailer"), [""; 0]);
         }
     }
@@ -183,7 +239,10 @@ fn chunks_are_cut_anew_and_lose_extensions_and_trailers() {
 #[test]
 fn responses_without_a_body_pass_and_the_connection_goes_on() {
     let server = Scripted::start(|head, connection| {
-        let status = head.line.split(['/', ' ']).find(|part| part.parse::<u16>().is_ok());
+        let status = head
+            .line
+            .split(['/', ' '])
+            .find(|part| part.parse::<u16>().is_ok());
         let status = status.unwrap_or("200").to_owned();
         let framing = match head.line.split(' ').next() {
             Some("HEAD") if head.line.contains("chunked") => "Transfer-Encoding: chunked\r\n",
@@ -199,7 +258,12 @@ fn responses_without_a_body_pass_and_the_connection_goes_on() {
     let mut connection = packgate.connect();
     for (method, target, status, header) in [
         ("HEAD", "/200", 200, ("content-length", Some("1234567"))),
-        ("HEAD", "/200/chunked", 200, ("transfer-encoding", Some("chunked"))),
+        (
+            "HEAD",
+            "/200/chunked",
+            200,
+            ("transfer-encoding", Some("chunked")),
+        ),
         ("HEAD", "/200/nothing", 200, ("transfer-encoding", None)),
         ("HEAD", "/404", 404, ("content-length", Some("1234567"))),
         ("HEAD", "/304", 304, ("content-length", Some("1234567"))),
@@ -211,7 +275,9 @@ fn responses_without_a_body_pass_and_the_connection_goes_on() {
     ] {
         connection.send(&Request::new(method, target));
         let (said, headers) = connection.read_response_head().unwrap();
-        let found = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(header.0));
+        let found = headers
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(header.0));
         let what = format!("{method} {target}: {headers:?}");
         assert_eq!(said, status, "{what}");
         assert_eq!(found.map(|(_, value)| value.as_str()), header.1, "{what}");
@@ -255,16 +321,28 @@ fn ranges_are_the_servers_business() {
     };
     for if_range in [None, Some("\"now\"")] {
         let part = ask("bytes=0-99", if_range);
-        assert_eq!((part.status, part.header("Content-Range")), (206, Some("bytes 0-99/1000")));
+        assert_eq!(
+            (part.status, part.header("Content-Range")),
+            (206, Some("bytes 0-99/1000"))
+        );
         assert!(part.body == whole[..100]);
     }
     let changed = ask("bytes=0-99", Some("\"before\""));
-    assert_eq!((changed.status, changed.header("Accept-Ranges")), (200, Some("bytes")));
+    assert_eq!(
+        (changed.status, changed.header("Accept-Ranges")),
+        (200, Some("bytes"))
+    );
     assert!(changed.body == whole);
     let none = ask("bytes=5000-", None);
-    assert_eq!((none.status, none.header("Content-Range")), (416, Some("bytes */1000")));
+    assert_eq!(
+        (none.status, none.header("Content-Range")),
+        (416, Some("bytes */1000"))
+    );
     let parts = ask("bytes=0-0,-1", None);
-    assert_eq!(parts.header("Content-Type"), Some("multipart/byteranges; boundary=b"));
+    assert_eq!(
+        parts.header("Content-Type"),
+        Some("multipart/byteranges; boundary=b")
+    );
     assert!(parts.text().ends_with("--b--\r\n"));
 }
 
@@ -272,12 +350,21 @@ fn ranges_are_the_servers_business() {
 #[test]
 fn a_response_that_is_cut_off_is_cut_off_for_the_client_too() {
     for (framing, head) in [
-        ("chunked", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n"),
-        ("length", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst"),
+        (
+            "chunked",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n",
+        ),
+        (
+            "length",
+            "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst",
+        ),
     ] {
         let origin = Origin::start(|_| Reply::Raw(head.into()));
         let packgate = Packgate::start(&format!("upstream: {}\n{GATED}", origin.upstream()));
-        for request in [Request::get("/"), Request::upload_pack("r", pkt::clone_v2())] {
+        for request in [
+            Request::get("/"),
+            Request::upload_pack("r", pkt::clone_v2()),
+        ] {
             let mut connection: Connection = packgate.connect();
             let answer = connection.exchange(&request);
             assert!(answer.is_err(), "{framing}: {answer:?}");

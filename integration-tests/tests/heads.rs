@@ -46,7 +46,11 @@ fn by_http_2(packgate: &Packgate, target: &str, arguments: &[&str]) -> String {
 /// The head that the server has got, without the line of the method.
 fn last_lines(server: &Scripted) -> Vec<String> {
     let head = String::from_utf8_lossy(&server.last_head()).into_owned();
-    head.trim_end().split("\r\n").skip(1).map(str::to_owned).collect()
+    head.trim_end()
+        .split("\r\n")
+        .skip(1)
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -55,13 +59,23 @@ fn header_values_pass_byte_for_byte_whatever_they_hold() {
     let mut value: Vec<u8> = (0x80..=0xff).collect();
     value.extend(b"a\tb, \"q\\\"\" ;=~");
     let line = [b"x-BYTES: ", &*value, b"\r\n"].concat();
-    let request = [b"GET / HTTP/1.1\r\nHost: a.test\r\nX-Empty:\r\n", &*line, b"\r\n"].concat();
+    let request = [
+        b"GET / HTTP/1.1\r\nHost: a.test\r\nX-Empty:\r\n",
+        &*line,
+        b"\r\n",
+    ]
+    .concat();
     assert!(head_of_answer(&packgate, &request).starts_with("HTTP/1.1 200 OK\r\n"));
     let seen = server.last_head();
     assert!(contains(&seen, &line), "{}", String::from_utf8_lossy(&seen));
     assert!(contains(&seen, b"\r\nX-Empty: \r\n"));
 
-    let answer = [b"HTTP/1.1 299 Rather \xe9trange\r\nContent-Length: 0\r\n", &*line, b"\r\n"].concat();
+    let answer = [
+        b"HTTP/1.1 299 Rather \xe9trange\r\nContent-Length: 0\r\n",
+        &*line,
+        b"\r\n",
+    ]
+    .concat();
     let (_server, packgate) = answering(answer);
     let mut connection = packgate.connect();
     connection.send(&Request::get("/"));
@@ -70,13 +84,18 @@ fn header_values_pass_byte_for_byte_whatever_they_hold() {
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
+    haystack
+        .windows(needle.len())
+        .any(|window| window == needle)
 }
 
 #[test]
 fn white_space_around_a_value_is_not_kept() {
     let (server, packgate) = ok();
-    head_of_answer(&packgate, b"GET / HTTP/1.1\r\nHost:a.test\r\nX-Wide: \t wide \t\r\n\r\n");
+    head_of_answer(
+        &packgate,
+        b"GET / HTTP/1.1\r\nHost:a.test\r\nX-Wide: \t wide \t\r\n\r\n",
+    );
     assert_eq!(last_lines(&server), ["Host: a.test", "X-Wide: wide"]);
 }
 
@@ -108,7 +127,10 @@ fn a_head_of_100_kb_passes_both_ways_and_by_http_2() {
     assert_eq!(status_by_http_2(&packgate, &[("cookie", &cookie)]), 200);
     assert_eq!(server.heads()[1].values("Cookie"), [cookie.as_str()]);
     // Not without a bound, either.
-    assert_ne!(status_by_http_2(&packgate, &[("cookie", &"x".repeat(300_000))]), 200);
+    assert_ne!(
+        status_by_http_2(&packgate, &[("cookie", &"x".repeat(300_000))]),
+        200
+    );
 }
 
 /// `GET /` by HTTP/2, written out: every field as a literal that is not indexed (RFC 7541, section 6.2.2), so that no
@@ -135,7 +157,12 @@ fn status_by_http_2(packgate: &Packgate, fields: &[(&str, &str)]) -> u16 {
         let size = (payload.len() as u32).to_be_bytes();
         [&size[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
     };
-    let pseudo = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a.test")];
+    let pseudo = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/"),
+        (":authority", "a.test"),
+    ];
     let mut block = Vec::new();
     for (name, value) in pseudo.iter().chain(fields) {
         block.push(0);
@@ -157,7 +184,9 @@ fn status_by_http_2(packgate: &Packgate, fields: &[(&str, &str)]) -> u16 {
     // The gate may refuse before all of it is written.
     let _ = connection.write(&sent);
     loop {
-        let Ok(head) = connection.read_exact(9) else { return 0 };
+        let Ok(head) = connection.read_exact(9) else {
+            return 0;
+        };
         let size = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let payload = connection.read_exact(size).unwrap();
         match (head[3], payload.first()) {
@@ -172,25 +201,37 @@ fn status_by_http_2(packgate: &Packgate, fields: &[(&str, &str)]) -> u16 {
 
 #[test]
 fn heads_of_250_lines_pass_and_of_300_do_not() {
-    let lines = |count: usize| -> String { (0..count).map(|n| format!("X-{n}: {n}\r\n")).collect() };
+    let lines =
+        |count: usize| -> String { (0..count).map(|n| format!("X-{n}: {n}\r\n")).collect() };
     for (count, request_status, response_status) in [(250, 200, 200), (300, 400, 502)] {
         let (server, packgate) = ok();
         let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{}\r\n", lines(count));
         let answer = head_of_answer(&packgate, request.as_bytes());
-        assert!(answer.starts_with(&format!("HTTP/1.1 {request_status} ")), "{count}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {request_status} ")),
+            "{count}: {answer}"
+        );
         assert_eq!(server.heads().len(), usize::from(request_status == 200));
 
-        let (_server, packgate) =
-            answering(format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{}\r\nok", lines(count)));
+        let (_server, packgate) = answering(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{}\r\nok",
+            lines(count)
+        ));
         let answer = packgate.ask(&Request::get("/"));
-        assert_eq!(answer.status, response_status, "{count} lines in the response");
+        assert_eq!(
+            answer.status, response_status,
+            "{count} lines in the response"
+        );
     }
 }
 
 #[test]
 fn a_head_of_more_than_a_megabyte_is_refused() {
     let (server, packgate) = ok();
-    let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {}\r\n\r\n", "x".repeat(1_200_000));
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: a.test\r\nX: {}\r\n\r\n",
+        "x".repeat(1_200_000)
+    );
     let mut connection = packgate.connect();
     // The gate may close before all of it is written.
     let _ = connection.write(request.as_bytes());
@@ -204,14 +245,31 @@ fn a_head_of_more_than_a_megabyte_is_refused() {
 #[test]
 fn no_header_is_added_that_names_the_gate() {
     let (server, packgate) = ok();
-    for request in [Request::get("/"), Request::upload_pack("r", pkt::clone_v2())] {
+    for request in [
+        Request::get("/"),
+        Request::upload_pack("r", pkt::clone_v2()),
+    ] {
         let response = packgate.ask(&request);
-        let mut names: Vec<String> =
-            response.headers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        let mut names: Vec<String> = response
+            .headers
+            .iter()
+            .map(|(name, _)| name.to_ascii_lowercase())
+            .collect();
         names.sort();
         assert_eq!(names, ["connection", "content-length", "date"]);
-        for name in ["Via", "Server", "X-Forwarded-For", "Forwarded", "X-Request-Id", "traceparent"] {
-            assert_eq!(server.heads().pop().unwrap().values(name), [""; 0], "{name}");
+        for name in [
+            "Via",
+            "Server",
+            "X-Forwarded-For",
+            "Forwarded",
+            "X-Request-Id",
+            "traceparent",
+        ] {
+            assert_eq!(
+                server.heads().pop().unwrap().values(name),
+                [""; 0],
+                "{name}"
+            );
         }
     }
 }
@@ -221,40 +279,84 @@ fn the_date_is_the_gates_own() {
     let (_server, packgate) = answering(
         "HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 2015 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n",
     );
-    let date = packgate.ask(&Request::get("/")).header("Date").unwrap().to_owned();
+    let date = packgate
+        .ask(&Request::get("/"))
+        .header("Date")
+        .unwrap()
+        .to_owned();
     assert!(date.ends_with(" GMT") && !date.contains("2015"), "{date}");
 }
 
 #[test]
 fn pages_of_the_gate_name_no_other_server_and_say_what_is_wrong() {
     let (server, packgate) = ok();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let before_nobody = Packgate::start(&format!("upstream: http://{nobody}\n"));
     for (status, packgate, request) in [
-        ("400 Bad Request", &packgate, "GET / HTTP/1.1\r\nHost: a\r\nNo colon\r\n\r\n"),
-        ("400 Bad Request", &packgate, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        (
+            "400 Bad Request",
+            &packgate,
+            "GET / HTTP/1.1\r\nHost: a\r\nNo colon\r\n\r\n",
+        ),
+        (
+            "400 Bad Request",
+            &packgate,
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        ),
         ("400 Bad Request", &packgate, "nonsense\r\n\r\n"),
-        ("405 Method Not Allowed", &packgate, "CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n"),
-        ("502 Bad Gateway", &before_nobody, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+        (
+            "405 Method Not Allowed",
+            &packgate,
+            "CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\n\r\n",
+        ),
+        (
+            "502 Bad Gateway",
+            &before_nobody,
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        ),
     ] {
         let mut connection = packgate.connect();
         connection.write(request.as_bytes()).unwrap();
         let head = String::from_utf8(connection.read_head().unwrap()).unwrap();
-        assert!(head.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{request:?}: {head}");
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+            "{request:?}: {head}"
+        );
         assert!(!head.to_ascii_lowercase().contains("server:"), "{head}");
-        assert!(head.contains("Content-Type: text/plain; charset=utf-8\r\n"), "{head}");
+        assert!(
+            head.contains("Content-Type: text/plain; charset=utf-8\r\n"),
+            "{head}"
+        );
         let text = connection.read_body(&[], true).unwrap();
-        assert!(text.starts_with(b"packgate: ") && text.ends_with(b".\n"), "{head}{text:?}");
+        assert!(
+            text.starts_with(b"packgate: ") && text.ends_with(b".\n"),
+            "{head}{text:?}"
+        );
     }
     // On a connection that has served before, too.
     let mut connection = packgate.connect();
-    assert_eq!(connection.exchange(&Request::get("/before")).unwrap().status, 200);
+    assert_eq!(
+        connection
+            .exchange(&Request::get("/before"))
+            .unwrap()
+            .status,
+        200
+    );
     connection.write(b"nonsense\r\n\r\n").unwrap();
     let head = String::from_utf8(connection.read_head().unwrap()).unwrap();
-    assert!(head.starts_with("HTTP/1.1 400 ") && !head.contains("Server:"), "{head}");
+    assert!(
+        head.starts_with("HTTP/1.1 400 ") && !head.contains("Server:"),
+        "{head}"
+    );
 
     let curl = by_http_2(&before_nobody, "/", &[]);
-    assert!(curl.starts_with("HTTP/2 502") && !curl.contains("server:"), "{curl}");
+    assert!(
+        curl.starts_with("HTTP/2 502") && !curl.contains("server:"),
+        "{curl}"
+    );
     assert_eq!(server.targets(), ["/before"]);
 }
 
@@ -282,14 +384,23 @@ fn targets_pass_as_they_are() {
         "/?",
     ] {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        assert!(head_of_answer(&packgate, request.as_bytes()).contains(" 200 "), "{target}");
+        assert!(
+            head_of_answer(&packgate, request.as_bytes()).contains(" 200 "),
+            "{target}"
+        );
         assert_eq!(server.targets().pop().as_deref(), Some(target));
     }
     head_of_answer(&packgate, b"OPTIONS * HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert_eq!(server.heads().pop().unwrap().line, "OPTIONS * HTTP/1.1");
     // A client that takes the gate for a forward proxy: the server decides what it makes of that.
-    head_of_answer(&packgate, b"GET http://a.test/x HTTP/1.1\r\nHost: a.test\r\n\r\n");
-    assert_eq!(server.heads().pop().unwrap().line, "GET http://a.test/x HTTP/1.1");
+    head_of_answer(
+        &packgate,
+        b"GET http://a.test/x HTTP/1.1\r\nHost: a.test\r\n\r\n",
+    );
+    assert_eq!(
+        server.heads().pop().unwrap().line,
+        "GET http://a.test/x HTTP/1.1"
+    );
 }
 
 #[test]
@@ -301,7 +412,10 @@ fn of_a_target_that_is_none_the_fragment_is_dropped_and_spaces_and_controls_are_
         ("/a\tb\x01\x7f", "/a%09b%01%7F"),
     ] {
         let request = format!("GET {sent} HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        assert!(head_of_answer(&packgate, request.as_bytes()).contains(" 200 "), "{sent:?}");
+        assert!(
+            head_of_answer(&packgate, request.as_bytes()).contains(" 200 "),
+            "{sent:?}"
+        );
         assert_eq!(server.targets().pop().as_deref(), Some(received));
     }
 }
@@ -334,7 +448,11 @@ fn what_belongs_to_the_connection_ends_at_the_gate() {
         .header("X-End", "1");
     let response = packgate.ask(&request);
     assert_eq!(last_lines(&server), ["Host: gate.test", "X-End: 1"]);
-    let mut names: Vec<&str> = response.headers.iter().map(|(name, _)| name.as_str()).collect();
+    let mut names: Vec<&str> = response
+        .headers
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
     names.sort();
     assert_eq!(names, ["Connection", "Content-Length", "Date", "X-End"]);
     assert_eq!(response.header("Connection"), Some("keep-alive"));
@@ -346,14 +464,20 @@ fn a_response_that_asks_for_an_upgrade_says_to_what() {
         "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n",
     );
     let response = packgate.ask(&Request::get("/"));
-    assert_eq!((response.status, response.header("Upgrade")), (426, Some("websocket")));
+    assert_eq!(
+        (response.status, response.header("Upgrade")),
+        (426, Some("websocket"))
+    );
 }
 
 #[test]
 fn credentials_for_a_proxy_pass_as_no_proxy_has_asked_for_them() {
     let (server, packgate) = ok();
     packgate.ask(&Request::get("/").header("proxy-authorization", "Basic eA=="));
-    assert_eq!(server.heads()[0].values("Proxy-Authorization"), ["Basic eA=="]);
+    assert_eq!(
+        server.heads()[0].values("Proxy-Authorization"),
+        ["Basic eA=="]
+    );
 }
 
 /// RFC 9112, section 2.3: an intermediary sends its own version.
@@ -370,15 +494,23 @@ fn the_server_is_asked_by_http_1_1_and_always_with_a_host() {
 
 #[test]
 fn header_names_are_spelled_as_sent_except_by_http_2() {
-    let (server, packgate) = answering("HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\nx-ODD: 1\r\n\r\nok");
+    let (server, packgate) =
+        answering("HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\nx-ODD: 1\r\n\r\nok");
     let mut connection = packgate.connect();
     connection.send(&Request::get("/").header("x-ODD", "1"));
-    assert!(String::from_utf8_lossy(&connection.read_head().unwrap()).contains("content-LENGTH: 2\r\nx-ODD: 1"));
+    assert!(
+        String::from_utf8_lossy(&connection.read_head().unwrap())
+            .contains("content-LENGTH: 2\r\nx-ODD: 1")
+    );
     assert!(last_lines(&server).contains(&"x-ODD: 1".to_owned()));
 
     let answer = by_http_2(&packgate, "/", &["-H", "x-ODD: 1"]);
     assert!(answer.contains("x-odd: 1"), "{answer}");
-    assert!(last_lines(&server).contains(&"x-odd: 1".to_owned()), "{:?}", last_lines(&server));
+    assert!(
+        last_lines(&server).contains(&"x-odd: 1".to_owned()),
+        "{:?}",
+        last_lines(&server)
+    );
 }
 
 /// RFC 9113, sections 8.2.3 and 8.3.1.
@@ -388,7 +520,18 @@ fn by_http_2_cookies_are_joined_and_the_authority_becomes_the_host() {
     let answer = by_http_2(
         &packgate,
         "/r.git/../x//y?z=%2f",
-        &["-H", "Host: git.test", "-H", "Cookie: a=1", "-H", "Cookie: b=2", "-H", "X-A: 1", "-H", "X-A: 2"],
+        &[
+            "-H",
+            "Host: git.test",
+            "-H",
+            "Cookie: a=1",
+            "-H",
+            "Cookie: b=2",
+            "-H",
+            "X-A: 1",
+            "-H",
+            "X-A: 2",
+        ],
     );
     assert!(answer.starts_with("HTTP/2 200"), "{answer}");
     let head = server.heads().pop().unwrap();
@@ -402,7 +545,10 @@ fn by_http_2_cookies_are_joined_and_the_authority_becomes_the_host() {
 fn a_reason_phrase_passes_by_http_1() {
     let (_server, packgate) = answering("HTTP/1.1 207 Odd Reason!\r\nContent-Length: 0\r\n\r\n");
     let answer = head_of_answer(&packgate, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 207 Odd Reason!\r\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 207 Odd Reason!\r\n"),
+        "{answer}"
+    );
 }
 
 #[test]

@@ -46,14 +46,20 @@ fn interim_responses_pass_in_order_to_an_http_1_1_client() {
     for limits in ["", GATED] {
         let packgate = packgate(&server, limits);
         let mut connection = packgate.connect();
-        for request in [Request::get("/"), Request::upload_pack("r", pkt::clone_v2())] {
+        for request in [
+            Request::get("/"),
+            Request::upload_pack("r", pkt::clone_v2()),
+        ] {
             connection.send(&request);
             for expected in [
                 "HTTP/1.1 102 Processing\r\n\r\n",
                 "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\nX-Case: 1\r\n\r\n",
                 "HTTP/1.1 103 Early Hints\r\nLink: </b.css>\r\n\r\n",
             ] {
-                assert_eq!(String::from_utf8_lossy(&connection.read_head().unwrap()), expected);
+                assert_eq!(
+                    String::from_utf8_lossy(&connection.read_head().unwrap()),
+                    expected
+                );
             }
             let response = connection.read_response().unwrap();
             assert_eq!((response.status, response.text().as_str()), (200, "ok"));
@@ -65,14 +71,23 @@ fn interim_responses_pass_in_order_to_an_http_1_1_client() {
 fn no_interim_response_reaches_an_http_1_0_client() {
     let server = early_hints();
     let packgate = packgate(&server, GATED);
-    for request in [Request::get("/"), Request::upload_pack("r", pkt::clone_v2())] {
+    for request in [
+        Request::get("/"),
+        Request::upload_pack("r", pkt::clone_v2()),
+    ] {
         let request = String::from_utf8(request.header("Expect", "100-continue").bytes()).unwrap();
         let mut connection = packgate.connect();
-        connection.write(request.replace("HTTP/1.1", "HTTP/1.0").as_bytes()).unwrap();
+        connection
+            .write(request.replace("HTTP/1.1", "HTTP/1.0").as_bytes())
+            .unwrap();
         assert_eq!(connection.read_response_head().unwrap().0, 200);
     }
     for head in server.heads() {
-        assert_eq!(head.values("Expect"), [""; 0], "an HTTP/1.0 client cannot expect anything");
+        assert_eq!(
+            head.values("Expect"),
+            [""; 0],
+            "an HTTP/1.0 client cannot expect anything"
+        );
     }
 }
 
@@ -81,12 +96,20 @@ fn interim_responses_do_not_pass_to_an_http_2_client() {
     let server = early_hints();
     let packgate = packgate(&server, GATED);
     let output = Command::new(find_command("curl"))
-        .args(["--silent", "--show-error", "--http2-prior-knowledge", "--include"])
+        .args([
+            "--silent",
+            "--show-error",
+            "--http2-prior-knowledge",
+            "--include",
+        ])
         .arg(packgate.url())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.starts_with("HTTP/2 200") && said.ends_with("ok"), "{output:?}");
+    assert!(
+        said.starts_with("HTTP/2 200") && said.ends_with("ok"),
+        "{output:?}"
+    );
     assert!(!said.contains("103"), "{said}");
 }
 
@@ -111,7 +134,9 @@ fn an_ungated_post_that_expects_100_is_answered_by_the_server() {
                 "HTTP/1.1 100 Continue\r\n\r\n",
                 "{target}"
             );
-            connection.write(&request.bytes()[request.head_bytes().len()..]).unwrap();
+            connection
+                .write(&request.bytes()[request.head_bytes().len()..])
+                .unwrap();
             let (status, headers) = connection.read_response_head().unwrap();
             assert_eq!(status, 200, "{target}: no second 100");
             assert_eq!(connection.read_body(&headers, false).unwrap(), b"ok");
@@ -127,7 +152,8 @@ fn an_ungated_post_that_expects_100_is_answered_by_the_server() {
 fn a_server_may_refuse_the_body_that_an_ungated_post_announces() {
     for status in [401, 413, 417] {
         let server = Scripted::start(move |_, connection| {
-            connection.write(format!("HTTP/1.1 {status} No\r\nContent-Length: 2\r\n\r\nno").as_bytes())?;
+            connection
+                .write(format!("HTTP/1.1 {status} No\r\nContent-Length: 2\r\n\r\nno").as_bytes())?;
             Err(io::ErrorKind::ConnectionAborted.into())
         });
         let packgate = packgate(&server, GATED);
@@ -141,7 +167,10 @@ fn a_server_may_refuse_the_body_that_an_ungated_post_announces() {
         assert_eq!(response.header("Connection"), Some("close"));
         // The gate may have closed already.
         let _ = connection.write(&Request::get("/smuggled").bytes());
-        assert_eq!(connection.read_head().unwrap_err().kind(), closed_kind(&mut connection));
+        assert_eq!(
+            connection.read_head().unwrap_err().kind(),
+            closed_kind(&mut connection)
+        );
         assert_eq!(server.targets(), ["/r/git-receive-pack"]);
     }
 }
@@ -171,8 +200,14 @@ fn a_gated_post_that_expects_100_is_told_so_once_and_the_server_is_not_asked() {
                 String::from_utf8_lossy(&connection.read_head().unwrap()),
                 "HTTP/1.1 100 Continue\r\n\r\n"
             );
-            connection.write(&request.bytes()[request.head_bytes().len()..]).unwrap();
-            assert_eq!(connection.read_response_head().unwrap().0, 200, "no second 100");
+            connection
+                .write(&request.bytes()[request.head_bytes().len()..])
+                .unwrap();
+            assert_eq!(
+                connection.read_response_head().unwrap().0,
+                200,
+                "no second 100"
+            );
             connection.read_exact(2).unwrap();
             packgate.until_counts(0, 0);
         }
@@ -225,9 +260,14 @@ fn no_100_is_invented_for_an_ungated_post() {
     connection.write(&request.head_bytes()).unwrap();
     server.wait_for(1);
     let mut silent = connection.stream().try_clone().unwrap();
-    stays(Duration::from_millis(300), "nothing is said", || nothing_to_read(&mut silent));
+    stays(Duration::from_millis(300), "nothing is said", || {
+        nothing_to_read(&mut silent)
+    });
     decide.send(()).unwrap();
-    connection.stream().set_timeout(Some(Duration::from_secs(60))).unwrap();
+    connection
+        .stream()
+        .set_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
     assert_eq!(connection.read_response_head().unwrap().0, 100);
     connection.write(b"x").unwrap();
     assert_eq!(connection.read_response().unwrap().text(), "ok");
@@ -235,7 +275,9 @@ fn no_100_is_invented_for_an_ungated_post() {
 
 fn nothing_to_read(stream: &mut Stream) -> bool {
     stream.set_timeout(Some(Duration::from_millis(5))).unwrap();
-    stream.read(&mut [0; 1]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
+    stream
+        .read(&mut [0; 1])
+        .is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// curl waits a second for the 100 before it sends a body all the same: had it to wait, it would say so.
@@ -248,7 +290,13 @@ fn a_real_client_is_told_to_continue_gated_and_not() {
     std::fs::write(&file, pkt::Kind::CloneV2.body(2 << 20)).unwrap();
     for target in ["/r/git-upload-pack", "/r/git-receive-pack"] {
         let output = Command::new(find_command("curl"))
-            .args(["--silent", "--show-error", "--verbose", "--expect100-timeout", "50"])
+            .args([
+                "--silent",
+                "--show-error",
+                "--verbose",
+                "--expect100-timeout",
+                "50",
+            ])
             .args(["-H", "Expect: 100-continue", "--data-binary"])
             .arg(format!("@{}", file.display()))
             .arg(format!("{}{target}", packgate.url()))

@@ -150,9 +150,8 @@ impl Client {
     /// Writes our page instead of what somebody wants to write, and says that it was written.
     fn poll_page(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
         while let Some(page @ [_, ..]) = self.page {
-            let written = ready!(
-                on_socket!(&mut self.socket, s => Pin::new(s).poll_write(cx, page))
-            )?;
+            let written =
+                ready!(on_socket!(&mut self.socket, s => Pin::new(s).poll_write(cx, page)))?;
             self.page = page.get(written..);
         }
         Poll::Ready(Ok(wanted))

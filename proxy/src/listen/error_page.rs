@@ -42,8 +42,6 @@ mod tests {
         assert!(is_pingoras(
             b"HTTP/1.1 400 Bad Request\r\nServer: Pingora\r\nContent-Length: 0\r\n\r\n"
         ));
-        assert!(!is_pingoras(
-            b"HTTP/1.1 200 OK\r\nServer: Pingora\r\n\r\n"
-        ));
+        assert!(!is_pingoras(b"HTTP/1.1 200 OK\r\nServer: Pingora\r\n\r\n"));
     }
 }

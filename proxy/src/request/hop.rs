@@ -77,14 +77,21 @@ fn join_cookies(upstream: &mut RequestHeader) -> Result<()> {
 }
 
 /// `response` is about to be sent to the client of `session`.
-pub fn to_client(session: &mut Session, response: &mut ResponseHeader) {
+///
+/// # Errors
+/// The server has switched to a protocol that nobody has asked for, and the rest of its answer would be anybody's guess.
+pub fn to_client(session: &mut Session, response: &mut ResponseHeader) -> Result<()> {
     if response.status == StatusCode::SWITCHING_PROTOCOLS {
+        if !session.is_upgrade_req() {
+            let unasked = "the server switched protocols unasked";
+            return Err(Error::explain(ErrorType::InvalidHTTPHeader, unasked).into_up());
+        }
         // From here on bytes come when somebody has something to say, which is no sign of a client that is stuck.
         session.set_read_timeout(None);
-        return;
+        return Ok(());
     }
     if response.status.is_informational() {
-        return;
+        return Ok(());
     }
     if !session.as_downstream_mut().is_body_done() {
         session.set_keepalive(None);
@@ -104,6 +111,7 @@ pub fn to_client(session: &mut Session, response: &mut ResponseHeader) {
     {
         session.set_keepalive(None);
     }
+    Ok(())
 }
 
 /// The fields that the sender has named as being for this hop only. What frames the message or says whether the

@@ -18,6 +18,9 @@ const LINGER_BYTES: usize = 32 * 1024 * 1024;
 /// And how long; a client that needs longer than this to send what it has begun is cut off.
 const LINGER_TIME: Duration = Duration::from_secs(5);
 
+/// Bytes of a body that are read before a refusal if they have come already: what a client sends in one go.
+const REST: usize = 64 * 1024;
+
 /// Writes a refusal with `status` (429 or what the configuration says).
 ///
 /// A body that was not read whole would be taken for the next request: the connection is closed then, after reading on
@@ -29,7 +32,7 @@ pub async fn refuse(session: &mut ServerSession, refusal: &Refusal, status: u16)
     let text = Bytes::from(format!("{refusal}\n"));
     let mut header = plain_text(status, text.len())?;
     header.insert_header("Retry-After", refusal.retry_after.as_secs().to_string())?;
-    let uploading = !session.is_body_done();
+    let uploading = !ended(session).await;
     if uploading {
         session.set_keepalive(None);
     }
@@ -39,6 +42,19 @@ pub async fn refuse(session: &mut ServerSession, refusal: &Refusal, status: u16)
         linger(session).await;
     }
     Ok(())
+}
+
+/// Whether the body has ended, or can be read to its end without waiting: a verdict comes before the last chunk, which is
+/// mostly there too, and the requests behind it can then be answered.
+async fn ended(session: &mut ServerSession) -> bool {
+    let mut read = 0;
+    while !session.is_body_done() && read < REST {
+        match timeout(Duration::ZERO, session.read_request_body()).await {
+            Ok(Ok(piece)) => read += piece.map_or(0, |piece| piece.len()),
+            Ok(Err(_)) | Err(_) => return false,
+        }
+    }
+    session.is_body_done()
 }
 
 async fn linger(session: &mut ServerSession) {

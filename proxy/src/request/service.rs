@@ -36,7 +36,7 @@ use crate::{
     telemetry::metrics::{Decision, WaitOutcome},
     upstream::{
         cgi::{CLIENT_ADDRESS_HEADER, REQUEST_ID_HEADER},
-        repeatable,
+        repeatable, upgrade,
     },
 };
 
@@ -263,10 +263,16 @@ impl ProxyHttp for Service {
         // A body that cannot be replayed whole must not meet a connection that may be stale, either.
         let repeatable = repeatable(state.endpoint, &session.req_header().method)
             && replayable(session.as_downstream_mut());
-        self.shared
+        let upgrades = session.is_upgrade_req();
+        let mut peer = self
+            .shared
             .upstream
-            .peer(repeatable, &state.config.timeouts)
-            .await
+            .peer(repeatable && !upgrades, &state.config.timeouts)
+            .await?;
+        if upgrades {
+            upgrade::prepare(&mut peer);
+        }
+        Ok(peer)
     }
 
     async fn upstream_request_filter(
@@ -344,8 +350,7 @@ impl ProxyHttp for Service {
         response: &mut ResponseHeader,
         _: &mut RequestState,
     ) -> Result<()> {
-        hop::to_client(session, response);
-        Ok(())
+        hop::to_client(session, response)
     }
 
     fn upstream_response_body_filter(

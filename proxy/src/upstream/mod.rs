@@ -2,6 +2,7 @@
 
 pub mod cgi;
 mod resolve;
+pub mod upgrade;
 
 use std::{path::PathBuf, time::Duration};
 
