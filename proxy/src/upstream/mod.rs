@@ -4,7 +4,11 @@ pub mod cgi;
 mod resolve;
 pub mod upgrade;
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use packgate_classifier::Endpoint;
 use pingora_core::{Error, ErrorType, Result, upstreams::peer::HttpPeer};
@@ -16,8 +20,9 @@ use crate::config::{self, Timeouts};
 /// connections that are just being closed; 5 s is the shortest default in the field (Node.js), so this is below it.
 const IDLE: Duration = Duration::from_secs(4);
 
-/// Connections of this group are never reused: a request that must not be sent twice must not meet a stale one either.
-const FRESH: u64 = 1;
+/// Groups of connections with one member each: a request that must not be sent twice must not meet a stale connection
+/// either. Not one group for all of them with an idle time of zero: pingora's pool can be asked again before that is over.
+static NEXT_GROUP: AtomicU64 = AtomicU64::new(1);
 
 /// The git server.
 pub enum Upstream {
@@ -81,7 +86,7 @@ impl Upstream {
         peer.options.total_connection_timeout = Some(timeouts.connect);
         peer.options.idle_timeout = Some(IDLE);
         if !repeatable {
-            peer.group_key = FRESH;
+            peer.group_key = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
             peer.options.idle_timeout = Some(Duration::ZERO);
         }
         Ok(Box::new(peer))
