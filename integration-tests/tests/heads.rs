@@ -203,23 +203,22 @@ fn status_by_http_2(packgate: &Packgate, fields: &[(&str, &str)]) -> u16 {
 fn heads_of_250_lines_pass_and_of_300_do_not() {
     let lines =
         |count: usize| -> String { (0..count).map(|n| format!("X-{n}: {n}\r\n")).collect() };
-    for (count, request_status, response_status) in [(250, 200, 200), (300, 400, 502)] {
+    for (count, passes) in [(250, true), (300, false)] {
         let (server, packgate) = ok();
         let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{}\r\n", lines(count));
         let answer = head_of_answer(&packgate, request.as_bytes());
-        assert!(
-            answer.starts_with(&format!("HTTP/1.1 {request_status} ")),
-            "{count}: {answer}"
-        );
-        assert_eq!(server.heads().len(), usize::from(request_status == 200));
+        assert_eq!(answer.starts_with("HTTP/1.1 200 "), passes, "{answer}");
+        assert_eq!(answer.starts_with("HTTP/1.1 4"), !passes, "{answer}");
+        assert_eq!(server.heads().len(), usize::from(passes));
 
         let (_server, packgate) = answering(format!(
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{}\r\nok",
             lines(count)
         ));
-        let answer = packgate.ask(&Request::get("/"));
+        let status = packgate.ask(&Request::get("/")).status;
         assert_eq!(
-            answer.status, response_status,
+            status,
+            if passes { 200 } else { 502 },
             "{count} lines in the response"
         );
     }
@@ -228,18 +227,32 @@ fn heads_of_250_lines_pass_and_of_300_do_not() {
 #[test]
 fn a_head_of_more_than_a_megabyte_is_refused() {
     let (server, packgate) = ok();
-    let request = format!(
-        "GET / HTTP/1.1\r\nHost: a.test\r\nX: {}\r\n\r\n",
-        "x".repeat(1_200_000)
-    );
+    let long = "x".repeat(1_200_000);
+    let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {long}\r\n\r\n");
     let mut connection = packgate.connect();
-    // The gate may close before all of it is written.
+    // The gate may close before all of it is written, and the client may see a reset before it has read the answer.
     let _ = connection.write(request.as_bytes());
     if let Ok((status, _)) = connection.read_response_head() {
-        assert_eq!(status, 400);
+        assert!(matches!(status, 400 | 431), "{status}");
     }
     assert_eq!(packgate.ask(&Request::get("/after")).status, 200);
     assert_eq!(server.targets(), ["/after"]);
+}
+
+/// Which is why a server that authenticates connections and not requests cannot stand behind any pooling proxy.
+#[test]
+fn clients_share_connections_to_the_server() {
+    let (server, packgate) = ok();
+    for _ in 0..5 {
+        assert_eq!(packgate.ask(&Request::get("/")).status, 200);
+        let clone = Request::upload_pack("r", pkt::clone_v2());
+        assert_eq!(packgate.ask(&clone).status, 200);
+    }
+    assert!(
+        server.connections() < 10,
+        "{} connections",
+        server.connections()
+    );
 }
 
 #[test]
@@ -392,32 +405,6 @@ fn targets_pass_as_they_are() {
     }
     head_of_answer(&packgate, b"OPTIONS * HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert_eq!(server.heads().pop().unwrap().line, "OPTIONS * HTTP/1.1");
-    // A client that takes the gate for a forward proxy: the server decides what it makes of that.
-    head_of_answer(
-        &packgate,
-        b"GET http://a.test/x HTTP/1.1\r\nHost: a.test\r\n\r\n",
-    );
-    assert_eq!(
-        server.heads().pop().unwrap().line,
-        "GET http://a.test/x HTTP/1.1"
-    );
-}
-
-#[test]
-fn of_a_target_that_is_none_the_fragment_is_dropped_and_spaces_and_controls_are_escaped() {
-    let (server, packgate) = ok();
-    for (sent, received) in [
-        ("/a#b", "/a"),
-        ("/a b  c", "/a%20b%20%20c"),
-        ("/a\tb\x01\x7f", "/a%09b%01%7F"),
-    ] {
-        let request = format!("GET {sent} HTTP/1.1\r\nHost: a.test\r\n\r\n");
-        assert!(
-            head_of_answer(&packgate, request.as_bytes()).contains(" 200 "),
-            "{sent:?}"
-        );
-        assert_eq!(server.targets().pop().as_deref(), Some(received));
-    }
 }
 
 #[test]
@@ -426,7 +413,10 @@ fn a_target_with_angle_brackets_backquotes_or_bytes_that_are_no_text_is_refused(
     for odd in [b'<', b'>', b'`', 0x80, 0xe9, 0xff] {
         let request = [b"GET /a", &[odd][..], b"b HTTP/1.1\r\nHost: a.test\r\n\r\n"].concat();
         let answer = head_of_answer(&packgate, &request);
-        assert!(answer.starts_with("HTTP/1.1 400 "), "{odd:#x}: {answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 400 ") && !answer.contains("Server:"),
+            "{odd:#x}: {answer}"
+        );
     }
     assert_eq!(server.heads().len(), 0);
 }
@@ -435,15 +425,14 @@ fn a_target_with_angle_brackets_backquotes_or_bytes_that_are_no_text_is_refused(
 fn what_belongs_to_the_connection_ends_at_the_gate() {
     let (server, packgate) = answering(
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive, X-Hop, Upgrade\r\n\
-         Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\nX-Hop: 1\r\nX-End: 1\r\n\r\nok",
+         Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: TLS/1.0\r\nX-Hop: 1\r\nX-End: 1\r\n\r\nok",
     );
     let request = Request::get("/")
-        .header("Connection", "keep-alive, X-Hop, Upgrade, HTTP2-Settings")
+        .header("Connection", "keep-alive, X-Hop, Upgrade")
         .header("Keep-Alive", "timeout=5")
         .header("Proxy-Connection", "keep-alive")
         .header("TE", "trailers")
-        .header("Upgrade", "h2c")
-        .header("HTTP2-Settings", "AAMAAABkAARAAAAAAAIAAAAA")
+        .header("Upgrade", "TLS/1.0")
         .header("X-Hop", "1")
         .header("X-End", "1");
     let response = packgate.ask(&request);

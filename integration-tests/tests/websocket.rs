@@ -266,7 +266,7 @@ fn a_server_that_switches_unasked_is_not_believed() {
         Request::get("/"),
         Request::get("/")
             .header("Connection", "Upgrade")
-            .header("Upgrade", "h2c"),
+            .header("Upgrade", "TLS/1.0"),
         Request::upload_pack("r", pkt::clone_v2())
             .header("Connection", "Upgrade")
             .header("Upgrade", "websocket"),

@@ -371,3 +371,69 @@ fn a_response_that_is_cut_off_is_cut_off_for_the_client_too() {
         }
     }
 }
+
+/// RFC 9112, section 6.3: the coding wins, and the length is not passed on.
+#[test]
+fn of_two_ends_that_a_response_announces_the_chunked_one_counts() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let origin =
+        Origin::start(move |_| Reply::Raw(format!("{head}5\r\nwhole\r\n0\r\n\r\n").into()));
+    let packgate = Packgate::start(&format!("upstream: {}\n{GATED}", origin.upstream()));
+    let response = packgate.ask(&Request::get("/"));
+    assert_eq!(response.text(), "whole");
+    assert_eq!(response.header("Content-Length"), None);
+}
+
+/// An upload without a length ends, by HTTP/2, with an empty frame; as chunks it must end once, or what is too much would
+/// be taken for the next request (pingora issue 935).
+#[test]
+fn an_upload_by_http_2_that_ends_with_an_empty_frame_ends_once() {
+    let server = Scripted::start(|head, connection| {
+        let body = connection.read_body(&head.headers, false)?;
+        let said = body.len().to_string();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", said.len());
+        connection.write((head + &said).as_bytes())
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("body");
+    for (limits, target) in [
+        ("", "/r/git-upload-pack"),
+        (GATED, "/r/git-upload-pack"),
+        (GATED, "/r/git-receive-pack"),
+    ] {
+        let packgate = Packgate::start(&format!("upstream: {}\n{limits}", server.upstream()));
+        for size in [0, 10, 70_000, 1 << 20] {
+            std::fs::write(&file, pkt::Kind::CloneV2.body(size)).unwrap();
+            let before = server.heads().len();
+            // From standard input curl does not know where the end is until it is there.
+            let output = Command::new(find_command("curl"))
+                .args([
+                    "--silent",
+                    "--show-error",
+                    "--http2-prior-knowledge",
+                    "-X",
+                    "POST",
+                ])
+                .args(["-T", "-", "-H", "Expect:"])
+                .arg(format!("{}{target}", packgate.url()))
+                .stdin(std::fs::File::open(&file).unwrap())
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(said, size.to_string(), "{target}: {output:?}");
+            // Another request, so that whatever came behind the first has been read.
+            assert_eq!(packgate.ask(&Request::get("/next")).status, 200);
+            let lines: Vec<String> = server.heads()[before..]
+                .iter()
+                .map(|head| head.line.clone())
+                .collect();
+            assert_eq!(
+                lines,
+                [
+                    format!("POST {target} HTTP/1.1"),
+                    "GET /next HTTP/1.1".into()
+                ]
+            );
+        }
+    }
+}
