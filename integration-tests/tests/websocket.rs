@@ -296,6 +296,30 @@ fn an_http_1_0_client_cannot_upgrade() {
     assert_eq!(server.heads()[0].values("Upgrade"), [""; 0]);
 }
 
+/// HTTP/2 without the setting for it (RFC 8441, section 3), which browsers look at before they try.
+#[test]
+fn http_2_offers_no_websocket() {
+    let server = echoing();
+    let packgate = before(&server, "");
+    let mut connection = packgate.connect();
+    connection
+        .write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    let settings = loop {
+        let head = connection.read_exact(9).unwrap();
+        let size = usize::from(head[1]) << 8 | usize::from(head[2]);
+        let payload = connection.read_exact(size).unwrap();
+        if head[3] == 4 {
+            break payload;
+        }
+    };
+    const ENABLE_CONNECT_PROTOCOL: [u8; 2] = [0, 8];
+    let offered = settings
+        .chunks(6)
+        .any(|setting| setting[..2] == ENABLE_CONNECT_PROTOCOL && setting[2..] != [0; 4]);
+    assert!(!offered, "{settings:?}");
+}
+
 /// SIGTERM closes the listeners; a WebSocket runs on like a clone does, and the process ends with the last one.
 #[test]
 fn a_websocket_goes_on_while_the_process_drains_and_the_process_ends_with_it() {
