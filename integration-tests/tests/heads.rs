@@ -424,7 +424,7 @@ fn a_target_with_angle_brackets_backquotes_or_bytes_that_are_no_text_is_refused(
 #[test]
 fn what_belongs_to_the_connection_ends_at_the_gate() {
     let (server, packgate) = answering(
-        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive, X-Hop, Upgrade\r\n\
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: X-Hop, Upgrade\r\n\
          Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: TLS/1.0\r\nX-Hop: 1\r\nX-End: 1\r\n\r\nok",
     );
     let request = Request::get("/")
@@ -528,6 +528,38 @@ fn by_http_2_cookies_are_joined_and_the_authority_becomes_the_host() {
     assert_eq!(head.values("Cookie"), ["a=1; b=2"]);
     assert_eq!(head.values("Host"), ["git.test"]);
     assert_eq!(head.values("X-A"), ["1", "2"]);
+}
+
+/// RFC 9112, section 2.3, in the other direction.
+#[test]
+fn a_response_by_http_1_0_becomes_one_by_http_1_1() {
+    let (_server, packgate) = answering("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let mut connection = packgate.connect();
+    for _ in 0..2 {
+        connection.send(&Request::get("/"));
+        let head = String::from_utf8(connection.read_head().unwrap()).unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert_eq!(connection.read_exact(2).unwrap(), b"ok");
+    }
+}
+
+#[test]
+fn a_connection_is_closed_for_a_client_that_asks_for_it() {
+    let (_server, packgate) = ok();
+    for request in [
+        Request::get("/"),
+        Request::upload_pack("r", pkt::clone_v2()),
+    ] {
+        let mut connection = packgate.connect();
+        let response = connection
+            .exchange(&request.header("Connection", "close"))
+            .unwrap();
+        assert_eq!(
+            (response.status, response.header("Connection")),
+            (200, Some("close"))
+        );
+        assert_eq!(connection.read_body(&[], true).unwrap(), b"", "and the end");
+    }
 }
 
 #[test]

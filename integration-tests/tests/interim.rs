@@ -7,8 +7,8 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Connection, Packgate, Request, Scripted, http::Framing, http::Stream, pkt,
-    process::find_command, wait::stays,
+    Connection, Git, NginxGit, Packgate, Request, Scripted, http::Framing, http::Stream, pkt,
+    process::find_command, repos::Sample, wait::stays,
 };
 
 const GATED: &str = "limits: [{name: all, per: global, seats: 1}]\n";
@@ -306,5 +306,39 @@ fn a_real_client_is_told_to_continue_gated_and_not() {
         assert_eq!(output.stdout, b"ok", "{target}: {log}");
         assert_eq!(log.matches("< HTTP/1.1 100 Continue").count(), 1, "{log}");
         assert!(!log.contains("Done waiting for 100-continue"), "{log}");
+    }
+}
+
+/// As git sends it where the credentials are negotiated (`http.c`, GSS), before and after its buffer is too small for
+/// a length.
+#[test]
+fn real_git_with_an_expectation_clones_and_pushes() {
+    let server = NginxGit::start(&[(Sample::Demo, "demo.git")]);
+    let packgate = Packgate::start(&format!("upstream: {}\n{GATED}", server.upstream()));
+    let url = format!("{}/demo.git", packgate.url());
+    let git = Git::newest();
+    for (n, buffer) in ["1048576", "66000"].into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        let expecting = ["-c", "http.extraHeader=Expect: 100-continue", "-c"];
+        let with = |arguments: &[&str]| -> Vec<String> {
+            let buffer = format!("http.postBuffer={buffer}");
+            let all = expecting
+                .iter()
+                .copied()
+                .chain([buffer.as_str()])
+                .chain(arguments.iter().copied());
+            all.map(str::to_owned).collect()
+        };
+        git.run(dir.path(), with(&["clone", "--quiet", &url, "work"]));
+        let work = dir.path().join("work");
+        std::fs::write(work.join(format!("new-{n}")), pkt::noise(200_000, n as u64)).unwrap();
+        git.run(&work, ["add", "."]);
+        git.run(&work, ["commit", "--quiet", "-m", "new"]);
+        git.run(&work, with(&["push", "--quiet", "origin", "HEAD:main"]));
+        let pushed = git.run(&work, ["rev-parse", "HEAD"]);
+        assert!(
+            git.run(&work, ["ls-remote", &url, "main"])
+                .starts_with(pushed.trim())
+        );
     }
 }

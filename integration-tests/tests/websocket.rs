@@ -1,9 +1,9 @@
 //! WebSocket is the one upgrade that passes: ungated, both ways, for as long as both sides like.
 
-use std::{io, time::Duration};
+use std::{io, net::TcpListener, os::unix::net::UnixListener, time::Duration};
 
 use packgate_integration_tests::{
-    Connection, Latch, Packgate, Request, Scripted,
+    Connection, Endpoint, Latch, Packgate, Request, Scripted,
     http::Stream,
     pkt, until,
     wait::{stays, within},
@@ -235,6 +235,51 @@ fn either_side_may_end_it_and_it_counts_as_one_request_that_passed() {
         0,
         "the access log is about upload-pack"
     );
+}
+
+#[test]
+fn a_websocket_passes_from_unix_socket_to_unix_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let (front, back) = (dir.path().join("front.sock"), dir.path().join("back.sock"));
+    let listener = UnixListener::bind(&back).unwrap();
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let mut connection = Connection::over(Stream::Unix(stream), Vec::new());
+            connection.read_head().unwrap();
+            connection.write(SWITCHED.as_bytes()).unwrap();
+            while let Ok(byte) = connection.read_exact(1) {
+                connection.write(&[byte[0].wrapping_add(1)]).unwrap();
+            }
+        }
+    });
+    let _packgate = Packgate::start(&format!(
+        "listen: [127.0.0.1:0, \"unix:{}\"]\nupstream: unix:{}\n{ONE_SEAT}",
+        front.display(),
+        back.display()
+    ));
+    for _ in 0..20 {
+        let mut socket = Connection::open(Endpoint::Unix(front.clone()));
+        socket.send(&upgrade());
+        assert_eq!(
+            String::from_utf8_lossy(&socket.read_head().unwrap()),
+            SWITCHED
+        );
+        echo(&mut socket, b"abc");
+    }
+}
+
+#[test]
+fn a_websocket_to_a_server_that_is_not_there_is_a_502() {
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let packgate = Packgate::start(&format!("upstream: http://{nobody}\n{ONE_SEAT}"));
+    assert_eq!(packgate.ask(&upgrade()).status, 502);
+    let failures = packgate
+        .metrics()
+        .get("packgate_upstream_failures_total", &[("kind", "connect")]);
+    assert_eq!(failures, 1.0);
 }
 
 #[test]

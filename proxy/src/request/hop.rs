@@ -93,6 +93,9 @@ pub fn to_client(session: &mut Session, response: &mut ResponseHeader) -> Result
     if response.status.is_informational() {
         return Ok(());
     }
+    if response.version < Version::HTTP_11 {
+        response.set_version(Version::HTTP_11);
+    }
     if !session.as_downstream_mut().is_body_done() {
         session.set_keepalive(None);
     }
