@@ -6,6 +6,7 @@ pub mod decide;
 mod finish;
 pub mod identity;
 mod peek;
+mod release;
 mod respond;
 pub mod service;
 pub mod state;
