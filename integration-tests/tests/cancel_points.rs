@@ -96,9 +96,10 @@ fn ten_thousand_cancel_points_leave_nothing_behind() {
             let mut dice = Dice::new(seed.wrapping_mul(WORKERS as u64).wrapping_add(worker));
             scope.spawn(move || {
                 while tally.sum() < POINTS {
-                    match dice.roll(2) {
-                        0 => leave_by_http1(packgate, &mut dice, tally),
-                        _ => leave_by_http2(packgate, &mut dice, tally),
+                    // One HTTP/2 connection has several streams.
+                    match dice.roll(4) {
+                        0 => leave_by_http2(packgate, &mut dice, tally),
+                        _ => leave_by_http1(packgate, &mut dice, tally),
                     }
                 }
             });
