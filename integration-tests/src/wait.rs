@@ -37,9 +37,14 @@ pub fn stays(time: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Waits for a moment: for the one test whose input is time itself.
+pub fn until_moment(moment: Instant) {
+    pause(moment.saturating_duration_since(Instant::now()));
+}
+
 #[expect(
     clippy::disallowed_methods,
-    reason = "between two looks at a condition"
+    reason = "between two looks at a condition, or where a moment is awaited"
 )]
 fn pause(time: Duration) {
     std::thread::sleep(time);

@@ -19,7 +19,7 @@ use packgate_integration_tests::{
     pkt,
     process::{descendants, naming},
     until,
-    wait::stays,
+    wait::{stays, until_moment},
     within,
 };
 use rustix::process::Signal;
@@ -67,9 +67,9 @@ impl Stubborn {
         jobs.peak.fetch_max(now, Ordering::SeqCst);
         let _ = out.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
         while !connection.stream().peer_is_gone() {
-            std::thread::sleep(Duration::from_millis(10));
+            pass(Duration::from_millis(10));
         }
-        std::thread::sleep(RUNS_ON);
+        pass(RUNS_ON);
         jobs.running.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -113,7 +113,7 @@ fn abort_until(packgate: &Packgate, server: &Stubborn, enough: usize) {
                         let _ = client.reset_stream(stream);
                     }
                     if server.started() == before {
-                        std::thread::sleep(Duration::from_millis(20));
+                        pass(Duration::from_millis(20));
                     }
                 }
             });
@@ -181,6 +181,23 @@ fn the_log_line_does_not_wait_for_the_seats_and_a_whole_answer_does_not_keep_the
         packgate.running() == 1
     });
     latch.open();
+}
+
+/// The server has done its work when the client leaves: what is left to do is ours.
+#[test]
+fn an_answer_that_the_upstream_has_given_whole_keeps_no_seat() {
+    let answer = pkt::noise(30_000, 1);
+    let origin = Origin::start(move |_| Reply::Now(200, answer.clone()));
+    let packgate = gate(origin.addr(), "upstream_abort_grace: 1h");
+    let mut client = H2::open(packgate.addr(), 0);
+    let stream = client.upload_pack("r", &pkt::clone_v2()).unwrap();
+    until(
+        "the whole answer to be there, and nobody to take it",
+        || (packgate.status()["running"][0]["response_bytes"] == 30_000).then_some(()),
+    );
+    client.reset_stream(stream).unwrap();
+    packgate.until_counts(0, 0);
+    assert_eq!(packgate.until_logged(1)[0]["outcome"], "client_gone");
 }
 
 #[test]
@@ -254,4 +271,9 @@ fn the_embedded_backends_seats_come_back_when_its_processes_are_gone() {
             "{left:?}"
         );
     }
+}
+
+/// Lets time pass that is itself what the test is about.
+fn pass(time: Duration) {
+    until_moment(Instant::now() + time);
 }

@@ -7,7 +7,7 @@
 use std::{
     io::Read,
     sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use packgate_integration_tests::{
@@ -15,6 +15,7 @@ use packgate_integration_tests::{
     h2::{Event, WIDE},
     http::Framing,
     pkt, until,
+    wait::until_moment,
 };
 
 const POINTS: usize = 10_000;
@@ -220,12 +221,12 @@ fn leave_by_http2(packgate: &Packgate, dice: &mut Dice, tally: &Tally) {
             Point::Reading => {
                 // Whole frames only: half of one would hold up those behind it.
                 if dice.roll(2) == 0 {
-                    std::thread::sleep(patience(dice));
+                    pass(patience(dice));
                 }
             }
             Point::Waiting | Point::Granted => {
                 client.write(&rest).expect("a body is taken");
-                std::thread::sleep(patience(dice));
+                pass(patience(dice));
             }
             Point::Streaming => {
                 client.write(&rest).expect("a body is taken");
@@ -246,4 +247,9 @@ fn leave_by_http2(packgate: &Packgate, dice: &mut Dice, tally: &Tally) {
         }
     }
     go(client.into_connection(), dice);
+}
+
+/// Lets time pass that is itself what the test is about.
+fn pass(time: Duration) {
+    until_moment(Instant::now() + time);
 }

@@ -13,6 +13,7 @@ use packgate_integration_tests::{
     h2::{Event, WIDE},
     http::Stream,
     pkt, until,
+    wait::until_moment,
 };
 
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -92,7 +93,7 @@ fn a_slow_client_keeps_its_seat_for_as_long_as_it_moves() {
         let mut sip = [0; 1024];
         slow.read_exact(&mut sip).expect("it is served on");
         read += sip.len();
-        std::thread::sleep(PATIENCE / 10);
+        pass(PATIENCE / 10);
     }
     assert!(read < 64 * 1024, "{read} bytes are not slow");
     assert_eq!(packgate.running(), 1);
@@ -155,7 +156,7 @@ fn a_slow_h2_stream_keeps_its_seat_for_as_long_as_it_moves() {
                 other => panic!("{other:?}"),
             }
         }
-        std::thread::sleep(PATIENCE / 10);
+        pass(PATIENCE / 10);
         client.widen(stream, SIP).unwrap();
     }
     assert_eq!(packgate.running(), 1);
@@ -188,4 +189,9 @@ fn sockets(packgate: &Packgate) -> usize {
         std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
     };
     open.filter_map(Result::ok).filter(is_socket).count()
+}
+
+/// Lets time pass that is itself what the test is about.
+fn pass(time: Duration) {
+    until_moment(Instant::now() + time);
 }

@@ -116,7 +116,7 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         "timeouts: {half_close: gome}",
         &[(
             "timeouts.half_close",
-            "must be `gone` or `keep`, not `gome`; did you mean `gone`?",
+            "must be gone or keep, not `gome`, did you mean `gone`?",
         )],
     ),
     (
