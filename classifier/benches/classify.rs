@@ -3,7 +3,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use flate2::{Compression, write::GzEncoder};
-use packgate_classifier::{Encoding, classify, route};
+use packgate_classifier::{Answer, Encoding, classify, route};
 use std::hint::black_box;
 use std::io::Write;
 
@@ -119,11 +119,39 @@ fn bodies(c: &mut Criterion) {
     group.finish();
 }
 
+/// What looking into an answer costs, in the pieces it comes in: the pack in packets as large as git makes them, and in
+/// the small ones of a slow pack-objects.
+fn answers(c: &mut Criterion) {
+    let mut group = c.benchmark_group("answer");
+    for (name, payload) in [("64 KiB packets", 65_515), ("1 KiB packets", 1_019)] {
+        let packet = [
+            format!("{:04x}\x01", payload + 5).into_bytes(),
+            vec![b'p'; payload],
+        ]
+        .concat();
+        let mut body = b"000dpackfile\n".to_vec();
+        while body.len() < 8 << 20 {
+            body.extend(&packet);
+        }
+        group.throughput(Throughput::Bytes(body.len() as u64));
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let mut answer = Answer::new();
+                for piece in black_box(&body).chunks(64 << 10) {
+                    answer.feed(piece);
+                }
+                answer.finish()
+            });
+        });
+    }
+    group.finish();
+}
+
 fn routes(c: &mut Criterion) {
     c.bench_function("route", |b| {
         b.iter(|| route("POST", black_box(b"/group/project.git/git-upload-pack")));
     });
 }
 
-criterion_group!(benches, bodies, routes);
+criterion_group!(benches, bodies, answers, routes);
 criterion_main!(benches);

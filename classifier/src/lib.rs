@@ -26,6 +26,7 @@
     )
 )]
 
+mod answer;
 mod argument;
 mod encoding;
 mod inflate;
@@ -36,6 +37,7 @@ mod v0;
 mod v2;
 mod verdict;
 
+pub use answer::{Answer, Fault};
 pub use encoding::{Classifier, Encoding, classify};
 pub use route::{Endpoint, Route, route};
 pub use verdict::{Facts, FilterSpec, Shape, Verdict, Why};

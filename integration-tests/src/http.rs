@@ -48,6 +48,22 @@ impl Stream {
         Ok(stream)
     }
 
+    /// Connects with a receive buffer of about `bytes`: with the usual one, of megabytes, the kernel reads on for a client
+    /// that has stopped reading.
+    pub fn connect_narrow(to: SocketAddr, bytes: usize) -> io::Result<Stream> {
+        use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+        let family = match to {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let socket = socket(family, SocketType::STREAM, None)?;
+        sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+        connect(&socket, &to)?;
+        let stream = Stream::Tcp(socket.into());
+        stream.set_timeout(Some(Duration::from_secs(60)))?;
+        Ok(stream)
+    }
+
     /// Bounds every later read and write.
     pub fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {

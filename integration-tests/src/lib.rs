@@ -12,7 +12,9 @@
 //!   or a [`Relay`] valve shut;
 //! - a tool that is missing fails the test and names the remedy.
 
+pub mod dice;
 pub mod git;
+pub mod h2;
 pub mod http;
 pub mod metrics;
 pub mod origin;
@@ -25,7 +27,9 @@ pub mod scripted;
 pub mod server;
 pub mod wait;
 
+pub use dice::Dice;
 pub use git::Git;
+pub use h2::H2;
 pub use http::{Connection, Endpoint, Request, Response};
 pub use metrics::Metrics;
 pub use origin::{Latch, Origin, Received, Reply};

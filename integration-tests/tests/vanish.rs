@@ -8,7 +8,7 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Connection, Origin, Packgate, Reply, Request, http::Framing, pkt, until,
+    Connection, Dice, Origin, Packgate, Reply, Request, http::Framing, pkt, until,
 };
 
 const WORKERS: u64 = 24;
@@ -71,7 +71,7 @@ fn all_gauges_return_to_zero() {
 
 /// One worker: whatever a client can do wrong, in an order that its seed decides.
 fn vanish_until(end: Instant, packgate: &Packgate, seed: u64) -> usize {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut attempts = 0;
     while Instant::now() < end {
         attempts += 1;
@@ -115,16 +115,4 @@ fn read_a_little(connection: &mut Connection, dice: &mut Dice) {
     let mut stream = connection.stream().try_clone().unwrap();
     let mut piece = vec![0; 1 + dice.roll(100_000)];
     let _ = stream.read(&mut piece);
-}
-
-/// xorshift: the same worker does the same in every run.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides as u64) as usize
-    }
 }

@@ -31,7 +31,7 @@ use crate::{
         drain,
         reload::{self, Reloader},
     },
-    listen::Listener,
+    listen::{Listener, Manners},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
@@ -67,6 +67,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// One line per upload-pack request.
     pub access_log: AccessLog,
+    /// How clients' connections are dealt with.
+    pub manners: Arc<Manners>,
     /// The git server.
     pub upstream: Upstream,
     /// The key under which credentials are hashed.
@@ -87,6 +89,7 @@ impl Shared {
     /// Puts another configuration in force.
     pub fn apply(&self, config: Config) {
         self.floor.reconfigure(config.policy.clone());
+        self.manners.change(&config.timeouts);
         let config = Arc::new(config);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
@@ -181,18 +184,24 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
     let (admin_alive, _never_awaited) = mpsc::channel(1);
     let admin = Arc::new(admin::admin_app(shared.clone()));
     let health = Arc::new(admin::health_app(shared.clone()));
-    tokio::spawn(
-        listeners
-            .admin
-            .serve(admin, open.clone(), admin_alive.clone()),
-    );
+    tokio::spawn(listeners.admin.serve(
+        admin,
+        open.clone(),
+        admin_alive.clone(),
+        shared.manners.clone(),
+    ));
     if let Some(listener) = listeners.health {
-        tokio::spawn(listener.serve(health, open, admin_alive));
+        tokio::spawn(listener.serve(health, open, admin_alive, shared.manners.clone()));
     }
 
     let proxy = Arc::new(proxy(Service::new(shared.clone())));
     for listener in listeners.proxy {
-        tokio::spawn(listener.serve(proxy.clone(), closed.clone(), alive.clone()));
+        tokio::spawn(listener.serve(
+            proxy.clone(),
+            closed.clone(),
+            alive.clone(),
+            shared.manners.clone(),
+        ));
     }
     drop(alive);
     tokio::spawn(reload::watch(shared.clone(), reloader));
@@ -224,6 +233,7 @@ fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
     let gauges = floor.clone();
     Ok(Arc::new(Shared {
         metrics: Metrics::new(move || gauges.gauges()).map_err(|e| e.to_string())?,
+        manners: Arc::new(Manners::new(&config.timeouts)),
         config: RwLock::new(Arc::new(config)),
         started: AtomicBool::new(false),
         ready: AtomicBool::new(false),

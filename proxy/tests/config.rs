@@ -3,8 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use packgate::config::{
-    Address, Config, ConfigErrors, LoadError, LogFormat, Overrides, RepoKey, Seats, Source,
-    Upstream, UserSource,
+    Address, Config, ConfigErrors, HalfClose, LoadError, LogFormat, Overrides, RepoKey, Seats,
+    Source, Upstream, UserSource,
 };
 use packgate_policy::{Mode, Per};
 use proptest::prelude::*;
@@ -111,6 +111,21 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
     (
         "timeouts: {stalled_client: 0}",
         &[("timeouts.stalled_client", "at least 1ms")],
+    ),
+    (
+        "timeouts: {half_close: gome}",
+        &[(
+            "timeouts.half_close",
+            "must be gone or keep, not `gome`, did you mean `gone`?",
+        )],
+    ),
+    (
+        "upstream_abort_grace: 5",
+        &[("upstream_abort_grace", "`5s` for seconds")],
+    ),
+    (
+        "timeouts: {upstream_abort_grace: 5s}",
+        &[("timeouts.upstream_abort_grace", "`upstream_abort_grace`")],
     ),
     (
         "drain: {delay: 8days}",
@@ -722,6 +737,8 @@ fn defaults_are_those_of_the_design() {
         (config.timeouts.connect, config.timeouts.stalled_client),
         (secs(5), secs(300))
     );
+    assert_eq!(config.timeouts.half_close, HalfClose::Gone);
+    assert_eq!(config.upstream_abort_grace, secs(0));
     assert_eq!(
         (config.drain.delay, config.drain.timeout),
         (secs(5), secs(900))

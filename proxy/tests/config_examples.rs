@@ -164,6 +164,10 @@ fn schema_and_parser_agree() {
         "repo_key: {host: yes}",
         "drain: {delay: 5}",
         "timeouts: {connect: 5s}",
+        "timeouts: {half_close: keep}",
+        "timeouts: {half_close: Keep}",
+        "upstream_abort_grace: 0s",
+        "upstream_abort_grace: 10",
         "timeouts: {read: 5s}",
     ];
     for case in cases {

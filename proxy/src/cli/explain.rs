@@ -5,7 +5,9 @@ use std::{fmt::Write, time::Duration};
 use humantime::format_duration;
 use packgate_policy::{Match, Mode, Per};
 
-use crate::config::{Address, Config, LogFormat, UserSource, Warning, conditions, show_size};
+use crate::config::{
+    Address, Config, HalfClose, LogFormat, UserSource, Warning, conditions, show_size,
+};
 
 /// What packgate understood, the warnings, and `ok` on the last line.
 pub(super) fn explain(config: &Config, warnings: &[Warning]) -> String {
@@ -232,9 +234,23 @@ fn rest(page: &mut Page, config: &Config) {
     page.row(
         "timeouts",
         format_args!(
-            "connect {}, stalled client {}",
+            "connect {}, stalled client {}, a half-closed client {}",
             format_duration(config.timeouts.connect),
             format_duration(config.timeouts.stalled_client),
+            match config.timeouts.half_close {
+                HalfClose::Gone => "is gone",
+                HalfClose::Keep => "is served",
+            },
+        ),
+    );
+    page.row(
+        "seats",
+        format_args!(
+            "of a client that left come back {}",
+            match config.upstream_abort_grace {
+                Duration::ZERO => "at once".to_owned(),
+                grace => format!("after {}", format_duration(grace)),
+            },
         ),
     );
     let drain = &config.drain;

@@ -114,6 +114,8 @@ pub struct Config {
     pub identity: Identity,
     /// When a connection is given up.
     pub timeouts: Timeouts,
+    /// How long the seats of a request whose client left stay taken, because a server across the network may compute on.
+    pub upstream_abort_grace: Duration,
     /// How a shutdown goes.
     pub drain: Drain,
     /// What is told to the outside.
@@ -218,13 +220,24 @@ impl Identity {
     }
 }
 
-/// When a connection is given up. Neither is zero.
+/// When a connection is given up. No duration is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Connecting to the upstream.
     pub connect: Duration,
     /// Writing to a client that does not read.
     pub stalled_client: Duration,
+    /// What a client that closes its side after its request is taken for.
+    pub half_close: HalfClose,
+}
+
+/// What a client is taken for that closes its sending side, but not (as far as can be told) the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HalfClose {
+    /// It has hung up: whoever closes a socket looks like this until something is written to it.
+    Gone,
+    /// It waits for its answer.
+    Keep,
 }
 
 /// How a shutdown goes.

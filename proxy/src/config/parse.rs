@@ -9,8 +9,8 @@ use std::time::Duration;
 use packgate_policy::Mode;
 
 use super::{
-    Classifier, Config, ConfigErrors, Drain, LogFormat, Overrides, RepoKey, Seats, Telemetry,
-    Timeouts, endpoints,
+    Classifier, Config, ConfigErrors, Drain, HalfClose, LogFormat, Overrides, RepoKey, Seats,
+    Telemetry, Timeouts, endpoints,
     errors::ConfigError,
     identity, keys, limits,
     raw::{self, Value},
@@ -85,6 +85,12 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
     let identity = identity::read(&root, mistakes);
     let rules = rules::read(&root, overrides, mode, identity.as_ref(), mistakes);
     let timeouts = timeouts(&root, mistakes);
+    let upstream_abort_grace = root.read(
+        "upstream_abort_grace",
+        Duration::ZERO,
+        duration(Duration::ZERO),
+        mistakes,
+    );
     let drain = drain(&root, mistakes);
     let telemetry = telemetry(&root, mistakes);
 
@@ -101,6 +107,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         policy,
         identity: identity?,
         timeouts: timeouts?,
+        upstream_abort_grace: upstream_abort_grace?,
         drain: drain?,
         telemetry: telemetry?,
     })
@@ -111,6 +118,7 @@ const MODES: &[(&str, Mode)] = &[
     ("shadow", Mode::Shadow),
     ("off", Mode::Off),
 ];
+const HALF_CLOSES: &[(&str, HalfClose)] = &[("gone", HalfClose::Gone), ("keep", HalfClose::Keep)];
 const LOG_FORMATS: &[(&str, LogFormat)] = &[("json", LogFormat::Json), ("text", LogFormat::Text)];
 
 /// The flags as values that can stand in the tree.
@@ -215,9 +223,11 @@ fn timeouts(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Timeouts> {
     let section = root.section("timeouts", keys::TIMEOUTS, mistakes);
     let connect = section.read("connect", 5 * SECOND, duration(TICK), mistakes);
     let stalled_client = section.read("stalled_client", 300 * SECOND, duration(TICK), mistakes);
+    let half_close = section.read("half_close", HalfClose::Gone, word(HALF_CLOSES), mistakes);
     Some(Timeouts {
         connect: connect?,
         stalled_client: stalled_client?,
+        half_close: half_close?,
     })
 }
 

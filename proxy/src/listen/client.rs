@@ -19,6 +19,7 @@ use std::{
     time::SystemTime,
 };
 
+use super::patience::{Manners, Patience};
 use async_trait::async_trait;
 use bytes::BytesMut;
 use pingora_core::protocols::{
@@ -46,6 +47,7 @@ pub struct Client {
     serving: AtomicBool,
     /// What is left to write of our own error page; nothing else is written any more.
     page: Option<&'static [u8]>,
+    patience: Patience,
 }
 
 enum Socket {
@@ -53,11 +55,25 @@ enum Socket {
     Unix(UnixStream),
 }
 
+/// How far reading ahead has come.
+enum Read {
+    /// There may be more.
+    More,
+    /// There may be more, but no room for it.
+    Full,
+    /// The client has closed its side.
+    Ended,
+    /// The connection is broken.
+    Failed,
+}
+
 /// What was read before anybody asked for it.
 #[derive(Default)]
 pub(super) struct Ahead {
     pub(super) bytes: BytesMut,
+    /// The client has closed its side, or the connection failed.
     pub(super) ended: bool,
+    failed: bool,
 }
 
 macro_rules! on_socket {
@@ -70,15 +86,15 @@ macro_rules! on_socket {
 }
 
 impl Client {
-    pub(super) fn tcp(stream: TcpStream, peer: SocketAddr) -> Client {
-        Client::new(Socket::Tcp(stream), Some(peer))
+    pub(super) fn tcp(stream: TcpStream, peer: SocketAddr, manners: Arc<Manners>) -> Client {
+        Client::new(Socket::Tcp(stream), Some(peer), manners)
     }
 
-    pub(super) fn unix(stream: UnixStream) -> Client {
-        Client::new(Socket::Unix(stream), None)
+    pub(super) fn unix(stream: UnixStream, manners: Arc<Manners>) -> Client {
+        Client::new(Socket::Unix(stream), None, manners)
     }
 
-    fn new(socket: Socket, peer: Option<SocketAddr>) -> Client {
+    fn new(socket: Socket, peer: Option<SocketAddr>, manners: Arc<Manners>) -> Client {
         let fd = on_socket!(&socket, s => s.as_raw_fd());
         Client {
             socket,
@@ -88,6 +104,7 @@ impl Client {
             established: SystemTime::now(),
             serving: AtomicBool::new(false),
             page: None,
+            patience: Patience::new(manners),
         }
     }
 
@@ -101,42 +118,54 @@ impl Client {
         self.peer
     }
 
-    /// Resolves when the client has closed its side (a half-closed client counts as gone) or reset the connection.
-    /// Cancel safe; must not run while the connection is read in another place.
+    /// Resolves when the client has reset the connection, or has closed its side, unless a half-closed client is to be kept
+    /// (then only a reset is seen). Cancel safe; must not run while the connection is read in another place.
     pub async fn gone(&self) {
         loop {
-            // Behind a full buffer only a reset can be seen.
-            let interest = if self.ahead_full() {
-                Interest::ERROR
-            } else {
-                Interest::READABLE
+            // Behind a full buffer, or the end, only a reset can be seen.
+            let interest = match self.ahead() {
+                Read::Failed => return,
+                Read::Ended if self.patience.manners.half_closed_is_gone() => return,
+                Read::Ended | Read::Full => Interest::ERROR,
+                Read::More => Interest::READABLE,
             };
             let ready = on_socket!(&self.socket, s => s.ready(interest).await);
-            if ready.is_err() || interest == Interest::ERROR || self.read_ahead() {
+            if ready.is_err() || interest == Interest::ERROR {
                 return;
             }
+            self.read_ahead();
         }
     }
 
-    fn ahead_full(&self) -> bool {
-        self.lock().bytes.len() >= AHEAD_LIMIT
+    fn ahead(&self) -> Read {
+        let ahead = self.lock();
+        match () {
+            () if ahead.failed => Read::Failed,
+            () if ahead.ended => Read::Ended,
+            () if ahead.bytes.len() >= AHEAD_LIMIT => Read::Full,
+            () => Read::More,
+        }
     }
 
-    /// One read into the buffer; true if the stream has ended.
-    fn read_ahead(&self) -> bool {
+    /// One read into the buffer.
+    fn read_ahead(&self) {
         let mut ahead = self.lock();
-        if ahead.ended {
-            return true;
-        }
         let room = AHEAD_LIMIT.saturating_sub(ahead.bytes.len());
         let mut piece = bytes::BufMut::limit(&mut ahead.bytes, room);
         match on_socket!(&self.socket, s => s.try_read_buf(&mut piece)) {
             Ok(0) => ahead.ended = true,
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => ahead.ended = true,
+            Err(_) => {
+                ahead.ended = true;
+                ahead.failed = true;
+            }
         }
-        ahead.ended
+    }
+
+    /// The connection speaks HTTP/2.
+    pub(super) fn is_http2(&mut self) {
+        self.patience.is_http2();
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Ahead> {
@@ -155,6 +184,17 @@ impl Client {
             self.page = page.get(written..);
         }
         Poll::Ready(Ok(wanted))
+    }
+
+    fn judge<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        let digest = &self.digest;
+        self.patience.judge(written, cx, || {
+            digest.tcp_info().map(|info| info.tcpi_bytes_acked)
+        })
     }
 
     pub(super) fn poll_socket(
@@ -203,7 +243,8 @@ impl AsyncWrite for Client {
         if this.page.is_some() {
             return this.poll_page(cx, buf.len());
         }
-        on_socket!(&mut this.socket, s => Pin::new(s).poll_write(cx, buf))
+        let written = on_socket!(&mut this.socket, s => Pin::new(s).poll_write(cx, buf));
+        this.judge(written, cx)
     }
 
     fn poll_write_vectored(
@@ -215,7 +256,8 @@ impl AsyncWrite for Client {
         if this.page.is_some() {
             return this.poll_page(cx, bufs.iter().map(|buf| buf.len()).sum());
         }
-        on_socket!(&mut this.socket, s => Pin::new(s).poll_write_vectored(cx, bufs))
+        let written = on_socket!(&mut this.socket, s => Pin::new(s).poll_write_vectored(cx, bufs));
+        this.judge(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -285,21 +327,59 @@ impl fmt::Debug for Client {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use tokio::io::AsyncReadExt;
 
     use super::*;
+    use crate::config::{HalfClose, Timeouts};
 
-    fn pair() -> (Client, UnixStream) {
+    fn pair(half_close: HalfClose) -> (Client, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-        (Client::unix(ours), theirs)
+        (Client::unix(ours, manners(half_close)), theirs)
+    }
+
+    pub(in crate::listen) fn manners(half_close: HalfClose) -> Arc<Manners> {
+        Arc::new(Manners::new(&Timeouts {
+            connect: Duration::from_secs(5),
+            stalled_client: Duration::from_secs(60),
+            half_close,
+        }))
+    }
+
+    #[tokio::test]
+    async fn a_half_closed_client_is_gone_or_kept_as_told() {
+        for (half_close, left) in [(HalfClose::Gone, true), (HalfClose::Keep, false)] {
+            let (client, mut peer) = pair(half_close);
+            AsyncWriteExt::shutdown(&mut peer).await.expect("shutdown");
+            let gone = tokio::time::timeout(Duration::from_millis(50), client.gone()).await;
+            assert_eq!(gone.is_ok(), left, "{half_close:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_noticed_behind_a_half_close_that_is_kept() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let mut peer = TcpStream::connect(address).await.expect("connect");
+        let (ours, from) = listener.accept().await.expect("accept");
+        let client = Client::tcp(ours, from, manners(HalfClose::Keep));
+        AsyncWriteExt::shutdown(&mut peer).await.expect("shutdown");
+        let gone = tokio::time::timeout(Duration::from_millis(50), client.gone()).await;
+        assert!(gone.is_err(), "it is kept");
+        peer.set_zero_linger().expect("a reset instead of a close");
+        drop(peer);
+        client.gone().await;
+        // And it stays gone for whoever asks again.
+        client.gone().await;
     }
 
     #[tokio::test]
     async fn what_is_read_ahead_is_read_later() {
-        let (mut client, mut peer) = pair();
+        let (mut client, mut peer) = pair(HalfClose::Gone);
         peer.write_all(b"pipelined").await.expect("write");
         let waited = tokio::time::timeout(Duration::from_millis(50), client.gone()).await;
         assert!(waited.is_err(), "bytes are not a hang-up");
@@ -312,7 +392,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_close_is_noticed_behind_a_full_buffer_of_bytes() {
-        let (client, mut peer) = pair();
+        let (client, mut peer) = pair(HalfClose::Gone);
         let writer = tokio::spawn(async move {
             peer.write_all(&[7; AHEAD_LIMIT - 1]).await.expect("write");
         });

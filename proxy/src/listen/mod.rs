@@ -6,6 +6,7 @@
 
 mod client;
 mod error_page;
+mod patience;
 mod peek;
 
 use std::{
@@ -22,6 +23,7 @@ use tokio::{net, sync::mpsc};
 
 pub use client::Client;
 pub use error_page::NO_REQUEST;
+pub use patience::{Manners, is_stall};
 
 use crate::config::Address;
 
@@ -110,29 +112,34 @@ impl Listener {
         &self.bound
     }
 
-    async fn accept(&self) -> io::Result<Client> {
+    async fn accept(&self, manners: Arc<Manners>) -> io::Result<Client> {
         match &self.socket {
             Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
                 // Failing to switch Nagle's algorithm off costs latency, not correctness.
                 let _ = stream.set_nodelay(true);
-                Client::tcp(stream, peer)
+                Client::tcp(stream, peer, manners)
             }),
             Socket::Unix(listener, _) => listener
                 .accept()
                 .await
-                .map(|(stream, _)| Client::unix(stream)),
+                .map(|(stream, _)| Client::unix(stream, manners)),
         }
     }
 
     /// Accepts connections and serves each with `app` in a task of its own, until `shutdown` turns true; then the
-    /// socket is closed. Every connection holds a clone of `alive` for as long as it lives.
-    pub async fn serve<A>(self, app: Arc<A>, mut shutdown: ShutdownWatch, alive: mpsc::Sender<()>)
-    where
+    /// socket is closed. Every connection holds a clone of `alive` for as long as it lives; `manners` holds for all of them.
+    pub async fn serve<A>(
+        self,
+        app: Arc<A>,
+        mut shutdown: ShutdownWatch,
+        alive: mpsc::Sender<()>,
+        manners: Arc<Manners>,
+    ) where
         A: ServerApp + Send + Sync + 'static,
     {
         loop {
             let accepted = tokio::select! {
-                accepted = self.accept() => accepted,
+                accepted = self.accept(manners.clone()) => accepted,
                 _ = shutdown.wait_for(|down| *down) => break,
             };
             match accepted {

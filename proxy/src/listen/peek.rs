@@ -25,6 +25,9 @@ pub(super) async fn preface(client: &mut Client, out: &mut [u8]) -> io::Result<(
             let decided = seen.len() == out.len() || !PREFACE.starts_with(seen) || ahead.ended;
             if decided {
                 out[..seen.len()].copy_from_slice(seen);
+                if seen == PREFACE {
+                    client.is_http2();
+                }
                 return Ok(());
             }
             let mut space = [0; PREFACE.len()];
@@ -48,10 +51,11 @@ mod tests {
     };
 
     use super::*;
+    use crate::{config::HalfClose, listen::client::tests::manners};
 
     async fn seen(sent: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let (ours, mut peer) = UnixStream::pair().expect("a socket pair");
-        let mut client = Client::unix(ours);
+        let mut client = Client::unix(ours, manners(HalfClose::Gone));
         peer.write_all(sent).await.expect("write");
         let mut out = [0; PREFACE.len()];
         preface(&mut client, &mut out).await.expect("peek");

@@ -5,19 +5,21 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use packgate_classifier::Shape;
+use packgate_classifier::{Fault, Shape};
 use packgate_policy::Ended;
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::{
-    decide, respond,
+    admit::Permit,
+    decide, release, respond,
     service::counted_shape,
     state::{RequestState, UploadPack},
 };
 use crate::{
     app::Shared,
     config::Config,
+    listen::is_stall,
     telemetry::{
         access_log::{AccessLog, Entry, Outcome},
         metrics::{Decision, FailureKind},
@@ -78,14 +80,20 @@ pub fn finish(
             .request(state.endpoint, None, Decision::Passed);
         return;
     };
-    let outcome = outcome_of(&request, status, error);
-    if let Some(mut permit) = request.permit.take() {
-        permit.ended(match outcome {
-            Outcome::Served => Ended::Served,
-            Outcome::ClientGone | Outcome::Stalled => Ended::ClientGone,
-            Outcome::UpstreamFailed | Outcome::Refused => Ended::Failed,
-        });
+    let fault = fault_of(&request, error);
+    if let Some(fault) = fault {
+        shared.metrics.upstream_failure(fault);
     }
+    let outcome = match fault {
+        Some(_) => Outcome::UpstreamFailed,
+        None => outcome_of(&request, status, error),
+    };
+    let mut permit = request.permit.take();
+    if let Some(permit) = &mut permit {
+        permit.ended(ended(outcome, status));
+    }
+    // Without a reason to keep it, the permit ends here.
+    let kept = permit.filter(|_| error.is_some_and(|error| release::may_run_on(&request, error)));
 
     let shape = counted_shape(&request);
     let metrics = &shared.metrics;
@@ -110,7 +118,32 @@ pub fn finish(
         outcome,
         request,
     };
-    report.deliver(shared, shape);
+    report.deliver(shared, shape, kept);
+}
+
+/// What the gate may learn from: a quick "no" says as little about how long clones take as one that broke off.
+fn ended(outcome: Outcome, status: Option<u16>) -> Ended {
+    match outcome {
+        Outcome::Served if status == Some(200) => Ended::Served,
+        Outcome::ClientGone | Outcome::Stalled => Ended::ClientGone,
+        Outcome::Served | Outcome::UpstreamFailed | Outcome::Refused => Ended::Failed,
+    }
+}
+
+/// What the answer itself says of a failure that HTTP does not know. Its own word counts even if the client then left,
+/// which is what git does when it reads it; where the connection to the upstream broke, that was counted already.
+fn fault_of(request: &UploadPack, error: Option<&Error>) -> Option<FailureKind> {
+    let answer = request.answer.as_ref()?;
+    let fault = match error {
+        None => answer.finish(),
+        Some(error) if *error.esource() == ErrorSource::Downstream => answer.told(),
+        Some(_) => None,
+    };
+    Some(match fault? {
+        Fault::ErrLine => FailureKind::ErrLine,
+        Fault::Sideband => FailureKind::SidebandError,
+        Fault::Truncated => FailureKind::Truncated,
+    })
 }
 
 /// What the access log says of a request.
@@ -125,14 +158,19 @@ struct Report {
 }
 
 impl Report {
-    /// Writes it: at once, or when the embedded backend has said what the request cost.
-    fn deliver(mut self, shared: &Arc<Shared>, shape: Shape) {
+    /// Writes it: at once, or when the embedded backend has said what the request cost, which is when its processes have
+    /// ended. Seats that are `kept` come back then, too; without such a report after a time.
+    fn deliver(mut self, shared: &Arc<Shared>, shape: Shape, kept: Option<Permit>) {
         let Some(cost) = self.request.cost.take() else {
+            if let Some(permit) = kept {
+                release::after(self.config.upstream_abort_grace, permit);
+            }
             return self.write(&shared.access_log, None);
         };
         let shared_then = shared.clone();
         shared.work.spawn(async move {
             let cpu = cost.wait(COST_DELAY).await.map(|cost| cost.cpu);
+            drop(kept);
             if let Some(cpu) = cpu {
                 shared_then.metrics.upstream_cpu(shape, cpu);
             }
@@ -176,11 +214,18 @@ fn outcome_of(request: &UploadPack, status: Option<u16>, error: Option<&Error>) 
         None if status.is_some_and(|status| status >= 500) => Outcome::UpstreamFailed,
         None => Outcome::Served,
         Some(error) => match error.esource() {
-            ErrorSource::Downstream if *error.etype() == ErrorType::WriteTimedout => {
-                Outcome::Stalled
-            }
+            ErrorSource::Downstream if stalled(error) => Outcome::Stalled,
             ErrorSource::Downstream => Outcome::ClientGone,
             _ => Outcome::UpstreamFailed,
         },
     }
+}
+
+/// HTTP/2 streams are timed by pingora, HTTP/1 by the connection.
+fn stalled(error: &Error) -> bool {
+    *error.etype() == ErrorType::WriteTimedout
+        || error
+            .root_cause()
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(is_stall)
 }

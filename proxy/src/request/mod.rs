@@ -7,6 +7,7 @@ mod finish;
 mod hop;
 pub mod identity;
 mod peek;
+mod release;
 mod respond;
 pub mod service;
 pub mod state;

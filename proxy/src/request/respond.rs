@@ -94,7 +94,9 @@ pub fn status_of(error: &Error) -> Option<u16> {
             ErrorType::WriteError
             | ErrorType::WriteTimedout
             | ErrorType::ReadError
-            | ErrorType::ConnectionClosed,
+            | ErrorType::ConnectionClosed
+            // A reset of an HTTP/2 stream, or the end of its connection.
+            | ErrorType::H2Error,
             ErrorSource::Downstream,
         ) => None,
         (_, ErrorSource::Downstream) => Some(400),

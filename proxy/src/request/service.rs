@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Version, header};
-use packgate_classifier::{Encoding, Endpoint, Shape, route};
+use http::{HeaderMap, StatusCode, Version, header};
+use packgate_classifier::{Answer, Encoding, Endpoint, Shape, route};
 use packgate_policy::Mode;
 use pingora_core::{
     Error, ErrorType, Result, protocols::http::ServerSession, upstreams::peer::HttpPeer,
@@ -25,13 +25,13 @@ use super::{
     decide, finish, hop,
     identity::{self, Identified},
     peek::{classifier, peek, replayable},
-    respond,
+    release, respond,
     state::{Body, Held, RequestState, UploadPack},
     wait::{Waited, client_of, wait},
 };
 use crate::{
     app::Shared,
-    config::Config,
+    config::{Config, HalfClose},
     listen::Client,
     telemetry::metrics::{Decision, WaitOutcome},
     upstream::{
@@ -171,6 +171,8 @@ impl UploadPack {
             forwarded: None,
             first_byte: None,
             response_bytes: 0,
+            answered_whole: false,
+            answer: None,
             cost: None,
         }
     }
@@ -234,9 +236,17 @@ impl ProxyHttp for Service {
         if !keeps_upgrade(session.req_header(), state.endpoint) {
             session.req_header_mut().remove_header(&header::UPGRADE);
         }
-        let stalled = Some(state.config.timeouts.stalled_client);
-        session.set_write_timeout(stalled);
+        let timeouts = &state.config.timeouts;
+        let stalled = Some(timeouts.stalled_client);
         session.set_read_timeout(stalled);
+        match session.as_downstream_mut() {
+            // Writes are watched by the connection itself.
+            ServerSession::H1(http1) => {
+                http1.set_abort_on_close(timeouts.half_close == HalfClose::Gone);
+            }
+            // A piece of at most 64 KiB waits for the stream's turn and window as long as this.
+            other => other.set_write_timeout(stalled),
+        }
         session.set_pipelining_enabled(true);
         if self.shared.closing() {
             session.set_keepalive(None);
@@ -333,14 +343,20 @@ impl ProxyHttp for Service {
         response: &mut ResponseHeader,
         state: &mut RequestState,
     ) -> Result<()> {
-        if let Some(request) = &mut state.upload_pack
-            && !response.status.is_informational()
-            && let Body::Held(held) = &request.body
+        let Some(request) = &mut state.upload_pack else {
+            return Ok(());
+        };
+        if response.status.is_informational() {
+            return Ok(());
+        }
+        if let Body::Held(held) = &request.body
             && held.sent
         {
             // The upstream has answered: there will be no other attempt, and the memory can go.
             request.body = Body::Unread;
         }
+        let plain = content_encoding(&response.headers) == Encoding::Identity;
+        request.answer = (response.status == StatusCode::OK && plain).then(Answer::new);
         Ok(())
     }
 
@@ -357,14 +373,21 @@ impl ProxyHttp for Service {
         &self,
         _: &mut Session,
         body: &mut Option<Bytes>,
-        _: bool,
+        end_of_stream: bool,
         state: &mut RequestState,
     ) -> Result<Option<Duration>> {
-        if let (Some(request), Some(piece)) = (&mut state.upload_pack, body) {
+        let Some(request) = &mut state.upload_pack else {
+            return Ok(None);
+        };
+        request.answered_whole |= end_of_stream;
+        if let Some(piece) = body {
             if request.first_byte.is_none() && !piece.is_empty() {
                 request.first_byte = request.forwarded.map(|since| since.elapsed());
             }
             request.response_bytes += piece.len() as u64;
+            if let Some(answer) = &mut request.answer {
+                answer.feed(piece);
+            }
             if let Some(permit) = &request.permit {
                 permit.sent(piece.len() as u64);
             }
@@ -418,7 +441,7 @@ impl ProxyHttp for Service {
         if let Some(status) = status {
             // The client may take its time to read the answer; others need not wait for that.
             if let Some(request) = &mut state.upload_pack {
-                request.permit = None;
+                release::on_failure(request, e, state.config.upstream_abort_grace);
                 request.body = Body::Unread;
             }
             if let Err(e) = respond::fail(session.as_downstream_mut(), status).await {

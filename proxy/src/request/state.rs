@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use packgate_classifier::{Classifier, Endpoint, Shape, Verdict};
+use packgate_classifier::{Answer, Classifier, Endpoint, Shape, Verdict};
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -55,6 +55,10 @@ pub struct UploadPack {
     pub first_byte: Option<Duration>,
     /// Bytes of the response's body that came from the upstream.
     pub response_bytes: u64,
+    /// The upstream has sent the end of its response.
+    pub answered_whole: bool,
+    /// What the response says of itself, where it can be looked into.
+    pub answer: Option<Answer>,
     /// What the embedded backend will report.
     pub cost: Option<Expected>,
 }

@@ -30,11 +30,11 @@ const LONGEST_NAME: usize = 256;
 pub enum Outcome {
     /// The upstream's answer reached the client whole, whatever its status.
     Served,
-    /// The upstream could not be reached, or broke off.
+    /// The upstream could not be reached, broke off, or told of a failure.
     UpstreamFailed,
     /// The client hung up, while it waited or while it was served.
     ClientGone,
-    /// The client stopped reading for longer than `timeouts.stalled_client`.
+    /// The client took nothing for longer than `timeouts.stalled_client`.
     Stalled,
     /// packgate answered itself.
     Refused,

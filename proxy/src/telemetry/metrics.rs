@@ -116,8 +116,12 @@ labels! {
         Timeout = "timeout",
         /// It answered 500 to 599.
         Status5xx = "status_5xx",
-        /// It broke off in the middle of a response.
+        /// It broke off in the middle of a response, or ended one in good order that is cut inside.
         Truncated = "truncated",
+        /// It answered 200 with an `ERR` packet.
+        ErrLine = "err_line",
+        /// It answered 200 and reported a failure on sideband 3.
+        SidebandError = "sideband_error",
         /// Anything else, such as a response that is not HTTP.
         Other = "other",
     }
