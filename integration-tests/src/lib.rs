@@ -22,6 +22,7 @@ pub mod process;
 pub mod relay;
 pub mod repos;
 pub mod server;
+pub mod tls;
 pub mod wait;
 
 pub use git::Git;

@@ -6,6 +6,7 @@
 
 mod client;
 mod peek;
+mod tls;
 
 use std::{
     io,
@@ -20,6 +21,7 @@ use pingora_core::{apps::ServerApp, server::ShutdownWatch};
 use tokio::{net, sync::mpsc};
 
 pub use client::Client;
+pub use tls::Acceptor;
 
 use crate::config::Address;
 
@@ -27,10 +29,16 @@ use crate::config::Address;
 const BACKLOG: u32 = 4096;
 
 /// A bound socket that is not accepting yet.
-#[derive(Debug)]
 pub struct Listener {
     socket: Socket,
     bound: Address,
+    tls: Option<Arc<Acceptor>>,
+}
+
+/// A connection nobody has spoken on yet.
+enum Accepted {
+    Plain(Client),
+    Tls(net::TcpStream, SocketAddr, Arc<Acceptor>),
 }
 
 #[derive(Debug)]
@@ -69,6 +77,7 @@ impl Listener {
                 Ok(Listener {
                     socket: Socket::Tcp(listener),
                     bound,
+                    tls: None,
                 })
             }
             Address::Unix(path) => {
@@ -77,8 +86,17 @@ impl Listener {
                 Ok(Listener {
                     socket,
                     bound: address.clone(),
+                    tls: None,
                 })
             }
+        }
+    }
+
+    /// Speaks TLS with whoever connects, by TCP.
+    pub fn secured(self, acceptor: Arc<Acceptor>) -> Listener {
+        Listener {
+            tls: Some(acceptor),
+            ..self
         }
     }
 
@@ -87,17 +105,20 @@ impl Listener {
         &self.bound
     }
 
-    async fn accept(&self) -> io::Result<Client> {
+    async fn accept(&self) -> io::Result<Accepted> {
         match &self.socket {
             Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
                 // Failing to switch Nagle's algorithm off costs latency, not correctness.
                 let _ = stream.set_nodelay(true);
-                Client::tcp(stream, peer)
+                match &self.tls {
+                    Some(acceptor) => Accepted::Tls(stream, peer, acceptor.clone()),
+                    None => Accepted::Plain(Client::tcp(stream, peer)),
+                }
             }),
             Socket::Unix(listener, _) => listener
                 .accept()
                 .await
-                .map(|(stream, _)| Client::unix(stream)),
+                .map(|(stream, _)| Accepted::Plain(Client::unix(stream))),
         }
     }
 
@@ -113,9 +134,12 @@ impl Listener {
                 _ = shutdown.wait_for(|down| *down) => break,
             };
             match accepted {
-                Ok(client) => {
+                Ok(accepted) => {
                     let (app, shutdown, alive) = (app.clone(), shutdown.clone(), alive.clone());
                     tokio::spawn(async move {
+                        let Some(client) = accepted.ready().await else {
+                            return;
+                        };
                         let mut stream: Option<pingora_core::protocols::Stream> =
                             Some(Box::new(client));
                         while let Some(open) = stream.take() {
@@ -134,6 +158,23 @@ impl Listener {
             }
         }
         tracing::debug!(addr = %self.bound, "listener closed");
+    }
+}
+
+impl Accepted {
+    /// The client, once it can be spoken with.
+    async fn ready(self) -> Option<Client> {
+        match self {
+            Accepted::Plain(client) => Some(client),
+            Accepted::Tls(stream, peer, acceptor) => match acceptor.accept(stream, peer).await {
+                Ok(client) => Some(client),
+                Err(e) => {
+                    // Scanners and health checks fail at it all day long.
+                    tracing::debug!(%peer, error = %e, "no TLS with this client");
+                    None
+                }
+            },
+        }
     }
 }
 
@@ -182,7 +223,10 @@ mod tests {
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o660);
-        Listener::bind(&address, 0o660).expect_err("somebody listens there");
+        assert!(
+            Listener::bind(&address, 0o660).is_err(),
+            "somebody listens there"
+        );
         drop(listener);
         assert!(!path.exists());
     }
@@ -197,7 +241,10 @@ mod tests {
 
         let precious = folder.path().join("precious");
         std::fs::write(&precious, "data").expect("a file");
-        Listener::bind(&Address::Unix(precious.clone()), 0o666).expect_err("not a socket");
+        assert!(
+            Listener::bind(&Address::Unix(precious.clone()), 0o666).is_err(),
+            "not a socket"
+        );
         assert_eq!(std::fs::read_to_string(precious).expect("the file"), "data");
     }
 
@@ -206,7 +253,9 @@ mod tests {
         let any = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
         let listener = Listener::bind(&any, 0).expect("a socket");
         assert_ne!(listener.address(), &any);
-        let taken = Listener::bind(listener.address(), 0).expect_err("it is taken");
+        let taken = Listener::bind(listener.address(), 0)
+            .err()
+            .expect("it is taken");
         assert!(
             taken.to_string().contains(&listener.address().to_string()),
             "{taken}"

@@ -2,26 +2,30 @@
 
 pub mod cgi;
 mod resolve;
+mod tls;
 
 use std::{path::PathBuf, time::Duration};
 
 use packgate_classifier::Endpoint;
 use pingora_core::{Error, ErrorType, Result, upstreams::peer::HttpPeer};
 
-use self::{cgi::CgiBackend, resolve::Resolver};
+use self::{cgi::CgiBackend, resolve::Resolver, tls::Secured};
 use crate::config::{self, Timeouts};
 
 /// How long an idle upstream connection is kept. It must be shorter than the server's own patience, or requests meet
 /// connections that are just being closed; 5 s is the shortest default in the field (Node.js), so this is below it.
 const IDLE: Duration = Duration::from_secs(4);
 
-/// Connections of this group are never reused: a request that must not be sent twice must not meet a stale one either.
+/// Connections of a group with this bit are never reused: a request that must not be sent twice must not meet a stale one
+/// either.
 const FRESH: u64 = 1;
 
 /// The git server.
 pub enum Upstream {
     /// Over TCP.
     Tcp(Resolver),
+    /// Over TCP, by TLS.
+    Tls(Resolver, Secured),
     /// Over a Unix socket.
     Unix(PathBuf),
     /// `git http-backend`, run by packgate itself.
@@ -36,6 +40,15 @@ impl Upstream {
     pub fn new(config: &config::Upstream) -> std::result::Result<Upstream, String> {
         Ok(match config {
             config::Upstream::Http { host, port } => Upstream::Tcp(Resolver::new(host, *port)),
+            config::Upstream::Https {
+                host,
+                port,
+                server_name,
+                trust,
+            } => Upstream::Tls(
+                Resolver::new(host, *port),
+                Secured::new(server_name.clone(), trust),
+            ),
             config::Upstream::Unix(path) => Upstream::Unix(path.clone()),
             config::Upstream::Cgi { root } => {
                 Upstream::Embedded(CgiBackend::new(root.clone()).map_err(|e| e.to_string())?)
@@ -47,7 +60,14 @@ impl Upstream {
     pub fn backend(&self) -> Option<&CgiBackend> {
         match self {
             Upstream::Embedded(backend) => Some(backend),
-            Upstream::Tcp(_) | Upstream::Unix(_) => None,
+            Upstream::Tcp(_) | Upstream::Tls(..) | Upstream::Unix(_) => None,
+        }
+    }
+
+    /// Believes whom this configuration names from now on. Its address is another matter: that cannot change.
+    pub fn trust(&self, config: &config::Upstream) {
+        if let (Upstream::Tls(_, secured), config::Upstream::Https { trust, .. }) = (self, config) {
+            secured.trust(trust);
         }
     }
 
@@ -59,12 +79,9 @@ impl Upstream {
     pub async fn peer(&self, repeatable: bool, timeouts: &Timeouts) -> Result<Box<HttpPeer>> {
         let mut peer = match self {
             Upstream::Tcp(resolver) => {
-                let address = resolver.address().await.map_err(|e| {
-                    Error::because(ErrorType::ConnectError, "resolving the upstream's host", e)
-                        .into_up()
-                })?;
-                HttpPeer::new(address, false, String::new())
+                HttpPeer::new(resolved(resolver).await?, false, String::new())
             }
+            Upstream::Tls(resolver, secured) => secured.peer(resolved(resolver).await?),
             Upstream::Unix(path) => unix(path)?,
             Upstream::Embedded(backend) => unix(backend.socket_path())?,
         };
@@ -72,7 +89,7 @@ impl Upstream {
         peer.options.total_connection_timeout = Some(timeouts.connect);
         peer.options.idle_timeout = Some(IDLE);
         if !repeatable {
-            peer.group_key = FRESH;
+            peer.group_key |= FRESH;
             peer.options.idle_timeout = Some(Duration::ZERO);
         }
         Ok(Box::new(peer))
@@ -81,10 +98,16 @@ impl Upstream {
     /// A connection could not be made; true if there is another address to try.
     pub fn try_another(&self) -> bool {
         match self {
-            Upstream::Tcp(resolver) => resolver.advance(),
+            Upstream::Tcp(resolver) | Upstream::Tls(resolver, _) => resolver.advance(),
             Upstream::Unix(_) | Upstream::Embedded(_) => false,
         }
     }
+}
+
+async fn resolved(resolver: &Resolver) -> Result<std::net::SocketAddr> {
+    resolver.address().await.map_err(|e| {
+        Error::because(ErrorType::ConnectError, "resolving the upstream's host", e).into_up()
+    })
 }
 
 fn unix(path: &std::path::Path) -> Result<HttpPeer> {
