@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use packgate::config::{
-    Address, Config, ConfigErrors, LoadError, LogFormat, Overrides, RepoKey, Seats, Source,
+    Address, Config, ConfigErrors, Listen, LoadError, LogFormat, Overrides, RepoKey, Seats, Source,
     Upstream, UserSource,
 };
 use packgate_policy::{Mode, Per};
@@ -671,7 +671,10 @@ fn defaults_are_those_of_the_design() {
     let secs = Duration::from_secs;
     assert_eq!(
         config.listen,
-        [Address::Tcp("127.0.0.1:8080".parse().unwrap())]
+        [Listen {
+            address: Address::Tcp("127.0.0.1:8080".parse().unwrap()),
+            tls: None
+        }]
     );
     assert_eq!(
         config.admin,
