@@ -25,6 +25,7 @@ pub mod relay;
 pub mod repos;
 pub mod scripted;
 pub mod server;
+pub mod tls;
 pub mod wait;
 
 pub use dice::Dice;

@@ -16,6 +16,7 @@ use crate::{
     http::{Connection, Endpoint, Request, Stream},
     process::{Daemon, Lines, find_command},
     repos::Sample,
+    tls::Pair,
     wait::until,
 };
 
@@ -24,6 +25,7 @@ pub struct NginxGit {
     _nginx: Daemon,
     _fcgiwrap: Daemon,
     port: u16,
+    tls_port: u16,
     log: Lines,
     // Dropped last: the servers above use it.
     dir: TempDir,
@@ -32,6 +34,15 @@ pub struct NginxGit {
 impl NginxGit {
     /// Starts with copies of these samples, each at `/NAME`.
     pub fn start(samples: &[(Sample, &str)]) -> NginxGit {
+        NginxGit::start_with(samples, None)
+    }
+
+    /// The same, and speaks TLS on a second port.
+    pub fn start_tls(samples: &[(Sample, &str)], pair: &Pair) -> NginxGit {
+        NginxGit::start_with(samples, Some(pair))
+    }
+
+    fn start_with(samples: &[(Sample, &str)], pair: Option<&Pair>) -> NginxGit {
         let dir = tempfile::tempdir().unwrap();
         for (sample, name) in samples {
             sample.copy_to(&dir.path().join("repos"), name);
@@ -51,8 +62,15 @@ impl NginxGit {
 
         // nginx cannot tell which port it was given, so one that is free now is tried until nobody else takes it.
         for _ in 0..20 {
-            let port = free_port();
-            let (mut nginx, log) = start_nginx(dir.path(), port, &backend);
+            let (port, tls_port) = (free_port(), free_port());
+            let tls = pair.map_or(String::new(), |pair| {
+                format!(
+                    "listen 127.0.0.1:{tls_port} ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {}; ssl_certificate_key {};",
+                    pair.certificate.display(),
+                    pair.key.display()
+                )
+            });
+            let (mut nginx, log) = start_nginx(dir.path(), port, &tls, &backend);
             let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let up = until("nginx to start or to give up", || {
                 if nginx.has_ended() {
@@ -67,6 +85,7 @@ impl NginxGit {
                     _nginx: nginx,
                     _fcgiwrap: fcgiwrap,
                     port,
+                    tls_port,
                     log,
                     dir,
                 };
@@ -83,6 +102,11 @@ impl NginxGit {
     /// The value for `upstream:` to reach it by TCP.
     pub fn upstream(&self) -> String {
         self.url()
+    }
+
+    /// `https://127.0.0.1:port`; it must have been started with TLS.
+    pub fn url_tls(&self) -> String {
+        format!("https://127.0.0.1:{}", self.tls_port)
     }
 
     /// The value for `upstream:` to reach it by its Unix socket.
@@ -122,7 +146,7 @@ fn answers_as_ours(addr: SocketAddr) -> bool {
     asked.is_ok_and(|response| response.status == 204)
 }
 
-fn start_nginx(dir: &Path, port: u16, backend: &str) -> (Daemon, Lines) {
+fn start_nginx(dir: &Path, port: u16, tls: &str, backend: &str) -> (Daemon, Lines) {
     let at = dir.display();
     let root = rustix::process::geteuid().is_root();
     let user = if root { "user root;" } else { "" };
@@ -138,7 +162,9 @@ http {{
     server {{
         listen 127.0.0.1:{port};
         listen unix:{at}/http.sock;
+        {tls}
         location = /which-{port} {{ return 204; }}
+        location = /which-connection {{ return 200 '$connection $ssl_protocol $ssl_server_name'; }}
         location / {{
             fastcgi_pass unix:{at}/fcgi.sock;
             fastcgi_param SCRIPT_FILENAME {backend};

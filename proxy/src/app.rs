@@ -26,12 +26,12 @@ use tokio_util::task::TaskTracker;
 use crate::{
     admin::{self, AdminState, StatusReport},
     cli::exit,
-    config::{Address, Config},
+    config::{Address, Config, Listen},
     lifecycle::{
         drain,
         reload::{self, Reloader},
     },
-    listen::{Listener, Manners},
+    listen::{Acceptor, Listener, Manners},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
@@ -71,11 +71,15 @@ pub struct Shared {
     pub manners: Arc<Manners>,
     /// The git server.
     pub upstream: Upstream,
+    /// What each proxy listener shows, if it speaks TLS, with its address in the configuration.
+    acceptors: Vec<Shown>,
     /// The key under which credentials are hashed.
     pub hash_key: HashKey,
     /// Requests that are being served, and reports that are written a little after theirs.
     pub work: TaskTracker,
 }
+
+type Shown = (Address, Option<Arc<Acceptor>>);
 
 impl Shared {
     /// The configuration in force.
@@ -88,6 +92,18 @@ impl Shared {
 
     /// Puts another configuration in force.
     pub fn apply(&self, config: Config) {
+        for (n, (address, acceptor)) in self.acceptors.iter().enumerate() {
+            let same = |listen: &&Listen| listen.address == *address;
+            // Several may have port 0: then the order tells them apart.
+            let listen = config.listen.get(n).filter(same);
+            let listen = listen.or_else(|| config.listen.iter().find(same));
+            if let Some(acceptor) = acceptor
+                && let Some(certificate) = listen.and_then(|listen| listen.tls.as_ref())
+            {
+                acceptor.replace(certificate.server_config());
+            }
+        }
+        self.upstream.trust(&config.upstream);
         self.floor.reconfigure(config.policy.clone());
         self.manners.change(&config.timeouts);
         let config = Arc::new(config);
@@ -169,8 +185,9 @@ fn take_down(runtime: Runtime) {
 
 async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Result<(), String> {
     let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
-    let listeners = bind_all(&config).map_err(|e| e.to_string())?;
-    let shared = share(config, access_log)?;
+    let acceptors = acceptors(&config);
+    let listeners = bind_all(&config, &acceptors).map_err(|e| e.to_string())?;
+    let shared = share(config, acceptors, access_log)?;
     let (shutdown, closed) = watch::channel(false);
     let (alive, all_ended) = mpsc::channel(1);
 
@@ -217,7 +234,23 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
     Ok(())
 }
 
-fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
+fn acceptors(config: &Config) -> Vec<Shown> {
+    let acceptor = |listen: &Listen| {
+        let certificate = listen.tls.as_ref()?;
+        Some(Arc::new(Acceptor::new(certificate.server_config())))
+    };
+    config
+        .listen
+        .iter()
+        .map(|listen| (listen.address.clone(), acceptor(listen)))
+        .collect()
+}
+
+fn share(
+    config: Config,
+    acceptors: Vec<Shown>,
+    access_log: AccessLog,
+) -> Result<Arc<Shared>, String> {
     let upstream = Upstream::new(&config.upstream)?;
     let hash_key =
         HashKey::load(config.identity.hash_key_file.as_deref()).map_err(|e| e.to_string())?;
@@ -241,6 +274,7 @@ fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
         floor,
         budget: Arc::default(),
         access_log,
+        acceptors,
         upstream,
         hash_key,
         work: TaskTracker::new(),
@@ -254,18 +288,23 @@ struct Listeners {
 }
 
 /// Binds everything before anything is served, so that a port in use is an error and not half a gate.
-fn bind_all(config: &Config) -> io::Result<Listeners> {
+fn bind_all(config: &Config, acceptors: &[Shown]) -> io::Result<Listeners> {
     let bind = |address: &Address, purpose: &str, mode: u32| {
         let listener = Listener::bind(address, mode)?;
         tracing::info!(r#for = purpose, addr = %listener.address(), "listening");
         Ok::<_, io::Error>(listener)
     };
     Ok(Listeners {
-        proxy: config
-            .listen
+        proxy: acceptors
             .iter()
-            .map(|address| bind(address, "proxy", PUBLIC))
-            .collect::<Result<_, _>>()?,
+            .map(|(address, acceptor)| {
+                let listener = bind(address, "proxy", PUBLIC)?;
+                Ok(match acceptor {
+                    Some(acceptor) => listener.secured(acceptor.clone()),
+                    None => listener,
+                })
+            })
+            .collect::<io::Result<_>>()?,
         admin: bind(&config.admin, "admin", PRIVATE)?,
         health: config
             .health
@@ -278,6 +317,9 @@ fn bind_all(config: &Config) -> io::Result<Listeners> {
 fn proxy(service: Service) -> HttpProxy<Service> {
     let conf = ServerConf {
         max_retries: ATTEMPTS,
+        // Whom to trust is said per server (`upstream/tls.rs`). Left alone pingora loads what the system trusts, and panics
+        // where there is nothing.
+        ca_file: Some("/dev/null".to_owned()),
         ..ServerConf::default()
     };
     let mut proxy = HttpProxy::new(service, Arc::new(conf));

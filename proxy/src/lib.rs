@@ -7,4 +7,5 @@ pub mod lifecycle;
 pub mod listen;
 pub mod request;
 pub mod telemetry;
+pub mod tls;
 pub mod upstream;

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use packgate::config::{
-    Address, Config, ConfigErrors, HalfClose, LoadError, LogFormat, Overrides, RepoKey, Seats,
+    Address, Config, ConfigErrors, HalfClose, Listen, LoadError, LogFormat, Overrides, RepoKey, Seats,
     Source, Upstream, UserSource,
 };
 use packgate_policy::{Mode, Per};
@@ -624,7 +624,8 @@ telemetry: {log: json, otlp: http://127.0.0.1:4318}
     )
     .unwrap();
     let tcp = |address: &str| Address::Tcp(address.parse().unwrap());
-    assert_eq!(config.listen, [tcp("0.0.0.0:8080")]);
+    assert_eq!(config.listen[0].address, tcp("0.0.0.0:8080"));
+    assert_eq!((config.listen.len(), &config.listen[0].tls), (1, &None));
     assert_eq!(
         config.upstream,
         Upstream::Http {
@@ -686,7 +687,10 @@ fn defaults_are_those_of_the_design() {
     let secs = Duration::from_secs;
     assert_eq!(
         config.listen,
-        [Address::Tcp("127.0.0.1:8080".parse().unwrap())]
+        [Listen {
+            address: Address::Tcp("127.0.0.1:8080".parse().unwrap()),
+            tls: None
+        }]
     );
     assert_eq!(
         config.admin,

@@ -6,7 +6,7 @@ use humantime::format_duration;
 use packgate_policy::{Match, Mode, Per};
 
 use crate::config::{
-    Address, Config, HalfClose, LogFormat, UserSource, Warning, conditions, show_size,
+    Config, HalfClose, Listen, LogFormat, Upstream, UserSource, Warning, conditions, show_size,
 };
 
 /// What packgate understood, the warnings, and `ok` on the last line.
@@ -50,8 +50,8 @@ impl Page {
 }
 
 fn listeners(page: &mut Page, config: &Config) {
-    page.row("listen", list(config.listen.iter().map(Address::to_string)));
-    page.row("upstream", &config.upstream);
+    page.row("listen", list(config.listen.iter().map(Listen::to_string)));
+    page.row("upstream", upstream(&config.upstream));
     page.row(
         "admin",
         format_args!("{} (status, metrics, probes)", config.admin),
@@ -68,6 +68,21 @@ fn listeners(page: &mut Page, config: &Config) {
             Mode::Off => "off: everything passes, no request body is looked at",
         },
     );
+}
+
+fn upstream(upstream: &Upstream) -> String {
+    match upstream {
+        Upstream::Https {
+            server_name, trust, ..
+        } => {
+            let authorities = match trust.file() {
+                Some(file) => format!("an authority in {}", file.path.display()),
+                None => "an authority of this system".to_owned(),
+            };
+            format!("{upstream} (must prove to be {server_name} by {authorities})")
+        }
+        Upstream::Http { .. } | Upstream::Unix(_) | Upstream::Cgi { .. } => upstream.to_string(),
+    }
 }
 
 fn limits(page: &mut Page, config: &Config) {

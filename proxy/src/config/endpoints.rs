@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use super::{
-    Address, Overrides, Upstream, keys,
+    Address, Listen, Overrides, Upstream, keys,
     raw::Value,
-    scalars,
-    walk::{Mistakes, Section, parsed},
+    scalars, tls,
+    walk::{Entry, Mistakes, Section, parsed},
 };
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
@@ -15,13 +15,11 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 pub(super) type Placed<T> = (String, T);
 
 /// Where git clients connect, each address with its place.
-pub(super) fn listen(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Vec<Placed<Address>>> {
+pub(super) fn listen(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Vec<Placed<Listen>>> {
     let must_be = "an address such as `127.0.0.1:8080`, or a list of them";
     let Some(entry) = root.get("listen") else {
-        return Some(vec![(
-            "listen".to_owned(),
-            scalars::listen_address(DEFAULT_LISTEN).ok()?,
-        )]);
+        let address = scalars::listen_address(DEFAULT_LISTEN).ok()?;
+        return Some(vec![("listen".to_owned(), Listen { address, tls: None })]);
     };
     let entries = match entry.value {
         Value::List(_) => entry.items(must_be, mistakes)?,
@@ -35,11 +33,15 @@ pub(super) fn listen(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Vec<
         return None;
     }
     let read = parsed(must_be, scalars::listen_address);
-    let addresses: Vec<_> = entries
+    let mut listener = |e: &Entry<'_>| match e.value {
+        Value::Map(_) => tls::listen(e, mistakes),
+        _ => read(e, mistakes).map(|address| Listen { address, tls: None }),
+    };
+    let listeners: Vec<_> = entries
         .iter()
-        .map(|e| Some((e.path.clone(), read(e, mistakes)?)))
+        .map(|e| Some((e.path.clone(), listener(e)?)))
         .collect();
-    addresses.into_iter().collect()
+    listeners.into_iter().collect()
 }
 
 /// Where requests go; `--repos` wins over everything else.
@@ -71,12 +73,25 @@ pub(super) fn upstream(
     };
     if !matches!(entry.value, Value::Map(_)) {
         let read = parsed(
-            "`http://host:port`, `unix:/path` or `{cgi: {root: /path}}`",
+            "`http://host:port`, `https://host:port`, `unix:/path` or `{cgi: {root: /path}}`",
             scalars::upstream,
         );
-        return Some((entry.path.clone(), read(entry, mistakes)?));
+        let upstream = tls::upstream(read(entry, mistakes)?, entry, mistakes)?;
+        return Some((entry.path.clone(), upstream));
     }
     let section = Section::open(&entry.path, Some(entry.value), keys::UPSTREAM, mistakes);
+    if section.get("cgi").is_none() && section.get("url").is_some() {
+        return Some((entry.path.clone(), tls::upstream_in(&section, mistakes)?));
+    }
+    if let Some(other) = ["url", "ca", "server_name"]
+        .iter()
+        .find_map(|key| section.get(key))
+    {
+        mistakes.add(
+            &other.path,
+            "is about a server elsewhere, reached by `url`; with `cgi` there is none",
+        );
+    }
     let cgi = section.section("cgi", keys::CGI, mistakes);
     let directory = cgi.optional(
         "root",
@@ -95,7 +110,7 @@ pub(super) fn upstream(
 /// No address is used twice, and the upstream is not packgate itself.
 pub(super) fn own_addresses(
     root: &Section<'_>,
-    listen: &Option<Vec<Placed<Address>>>,
+    listen: &Option<Vec<Placed<Listen>>>,
     admin: &Option<Address>,
     health: &Option<Option<Address>>,
     upstream: &Option<Placed<Upstream>>,
@@ -109,7 +124,7 @@ pub(super) fn own_addresses(
     let ours = listen
         .iter()
         .flatten()
-        .map(|(path, address)| (path.clone(), address));
+        .map(|(path, listen)| (path.clone(), &listen.address));
     let admin = admin.iter().map(|address| (place("admin"), address));
     let health = health
         .iter()
@@ -148,7 +163,7 @@ fn collide(a: &Address, b: &Address) -> bool {
 fn leads_to(upstream: &Upstream, address: &Address) -> bool {
     match (upstream, address) {
         (Upstream::Unix(path), Address::Unix(own)) => path == own,
-        (Upstream::Http { host, port }, Address::Tcp(own)) => {
+        (Upstream::Http { host, port } | Upstream::Https { host, port, .. }, Address::Tcp(own)) => {
             let host = if host == "localhost" {
                 "127.0.0.1"
             } else {

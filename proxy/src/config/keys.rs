@@ -20,7 +20,9 @@ pub(super) const ROOT: &[&str] = &[
     "drain",
     "telemetry",
 ];
-pub(super) const UPSTREAM: &[&str] = &["cgi"];
+pub(super) const LISTEN: &[&str] = &["address", "tls"];
+pub(super) const TLS: &[&str] = &["certificate", "key"];
+pub(super) const UPSTREAM: &[&str] = &["cgi", "url", "ca", "server_name"];
 pub(super) const CGI: &[&str] = &["root"];
 pub(super) const CLASSIFIER: &[&str] = &["window", "memory", "timeout"];
 pub(super) const REPO_KEY: &[&str] = &["fold_case", "host"];
@@ -40,6 +42,10 @@ pub(super) const TELEMETRY: &[&str] = &["log", "otlp"];
 /// Each mapping of the file by its key path (`[]` stands for any item of a list) with its keys.
 pub(super) const ALL: &[(&str, &[&str])] = &[
     ("", ROOT),
+    ("listen", LISTEN),
+    ("listen.tls", TLS),
+    ("listen[]", LISTEN),
+    ("listen[].tls", TLS),
     ("upstream", UPSTREAM),
     ("upstream.cgi", CGI),
     ("classifier", CLASSIFIER),

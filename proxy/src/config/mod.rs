@@ -3,8 +3,8 @@
 //! The way in is [`Source::load`] (a file and the flags of `serve`) or [`Config::from_yaml`]. Text becomes a tree of plain
 //! values (`raw`), the tree is walked and every mistake is collected with its key path (`walk`, `parse` and what it
 //! calls; the notations of single values are in `scalars`), and only a tree without one becomes a `Config`. Nothing here
-//! opens a socket or looks at a file other than the configuration itself: whether the repositories exist is found out by
-//! who serves them. What is legal but hardly meant is not a mistake: [`Config::warnings`].
+//! opens a socket. Of other files only certificates are read, which belong to what is configured (see [`crate::tls`]);
+//! whether the repositories exist is found out by who serves them. What is legal but hardly meant is not a mistake: [`Config::warnings`].
 //!
 //! A `validate()` on a half-trusted struct was rejected: nobody could tell by the type whether it had been called.
 
@@ -17,6 +17,7 @@ mod parse;
 mod raw;
 mod rules;
 mod scalars;
+mod tls;
 mod walk;
 mod warnings;
 
@@ -30,6 +31,7 @@ use std::{
 use ipnet::IpNet;
 use packgate_policy::Settings;
 
+use crate::tls::{Certificate, Seen, Trust};
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
 pub(crate) use scalars::show_size;
@@ -56,6 +58,26 @@ impl fmt::Display for Address {
     }
 }
 
+/// Where git clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// The place.
+    pub address: Address,
+    /// What is shown to clients there; without one TLS is not spoken. Only ever with a TCP address.
+    pub tls: Option<Certificate>,
+}
+
+/// The address, and that TLS is spoken there.
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)?;
+        match &self.tls {
+            Some(tls) => write!(f, " (TLS, {})", tls.path().display()),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The git server behind the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Upstream {
@@ -65,6 +87,17 @@ pub enum Upstream {
         host: String,
         /// Never 0.
         port: u16,
+    },
+    /// `https://host:port`, likewise.
+    Https {
+        /// As in `Http`.
+        host: String,
+        /// Never 0.
+        port: u16,
+        /// The name the server proves to have; a DNS name or an address.
+        server_name: String,
+        /// Whose signature is believed.
+        trust: Trust,
     },
     /// HTTP over the socket at this absolute path.
     Unix(PathBuf),
@@ -79,13 +112,19 @@ pub enum Upstream {
 impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Upstream::Http { host, port } if host.contains(':') => {
-                write!(f, "http://[{host}]:{port}")
-            }
-            Upstream::Http { host, port } => write!(f, "http://{host}:{port}"),
+            Upstream::Http { host, port } => write!(f, "http://{}:{port}", bracketed(host)),
+            Upstream::Https { host, port, .. } => write!(f, "https://{}:{port}", bracketed(host)),
             Upstream::Unix(path) => write!(f, "unix:{}", path.display()),
             Upstream::Cgi { root } => write!(f, "git http-backend over {}", root.display()),
         }
+    }
+}
+
+/// A host as a URL writes it.
+fn bracketed(host: &str) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
     }
 }
 
@@ -93,7 +132,7 @@ impl fmt::Display for Upstream {
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where git clients connect; at least one, no two the same (but several ports 0).
-    pub listen: Vec<Address>,
+    pub listen: Vec<Listen>,
     /// Where requests go.
     pub upstream: Upstream,
     /// Page, status, metrics and probes.
@@ -344,5 +383,15 @@ impl Config {
     /// Every mistake of document and overrides together.
     pub fn from_yaml(document: &[u8], overrides: &Overrides) -> Result<Config, ConfigErrors> {
         parse::config(document, overrides)
+    }
+
+    /// The certificates, keys and authorities it was read from, beside the configuration itself.
+    pub fn files(&self) -> impl Iterator<Item = &Seen> {
+        let own = self.listen.iter().filter_map(|listen| listen.tls.as_ref());
+        let authorities = match &self.upstream {
+            Upstream::Https { trust, .. } => trust.file(),
+            Upstream::Http { .. } | Upstream::Unix(_) | Upstream::Cgi { .. } => None,
+        };
+        own.flat_map(Certificate::files).chain(authorities)
     }
 }

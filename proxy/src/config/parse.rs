@@ -96,7 +96,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
 
     let (policy, refusal_status) = rules?;
     Some(Config {
-        listen: listen?.into_iter().map(|(_, address)| address).collect(),
+        listen: listen?.into_iter().map(|(_, listen)| listen).collect(),
         upstream: upstream?.1,
         admin: admin?,
         health: health?,

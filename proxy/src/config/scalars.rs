@@ -9,7 +9,7 @@ use std::{
 use http::{HeaderName, Uri, header};
 use ipnet::IpNet;
 
-use super::{Address, Upstream};
+use super::Address;
 
 /// Nothing packgate waits for takes longer than a week; the bound keeps "now plus a duration" far from any overflow.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -154,14 +154,23 @@ pub(super) fn absolute_path(path: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(path))
 }
 
-/// `http://host:port` (port 80 if left out) or `unix:/path`.
+/// Where a server is, as a URL says it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Url {
+    Http { host: String, port: u16 },
+    Https { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+/// `http://host:port` (port 80 if left out), `https://host:port` (443) or `unix:/path`.
 ///
 /// What cannot be honoured is refused, not dropped: a path would have to be put before every target, and targets are
 /// forwarded exactly as sent. A user name in the URL is never repeated in the message, a password may follow it.
-pub(super) fn upstream(text: &str) -> Result<Upstream, String> {
-    const FORMS: &str = "`http://host:port`, `unix:/path` or the mapping `cgi: {root: /path}`";
+pub(super) fn upstream(text: &str) -> Result<Url, String> {
+    const FORMS: &str =
+        "`http://host:port`, `https://host:port`, `unix:/path` or the mapping `cgi: {root: /path}`";
     if let Some(path) = text.strip_prefix("unix:") {
-        return socket_path(path).map(Upstream::Unix);
+        return socket_path(path).map(Url::Unix);
     }
     let Some((scheme, rest)) = text.split_once("://") else {
         let remedy = match text.contains(':') && !text.contains(['/', ' ', '@']) {
@@ -170,11 +179,8 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, String> {
         };
         return Err(format!("must be a URL: {remedy}"));
     };
-    if scheme.eq_ignore_ascii_case("https") {
-        return Err("https to the upstream is not supported yet: packgate stands next to its server, write \
-                    `http://host:port` or `unix:/path`".to_owned());
-    }
-    if !scheme.eq_ignore_ascii_case("http") {
+    let https = scheme.eq_ignore_ascii_case("https");
+    if !https && !scheme.eq_ignore_ascii_case("http") {
         return Err(format!(
             "the scheme {} is not supported: write {FORMS}",
             shown(scheme)
@@ -190,12 +196,15 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, String> {
             shown(path)
         ));
     }
-    let (host, port) = host_and_port(authority)?;
-    Ok(Upstream::Http { host, port })
+    let (host, port) = host_and_port(authority, if https { 443 } else { 80 })?;
+    Ok(match https {
+        true => Url::Https { host, port },
+        false => Url::Http { host, port },
+    })
 }
 
 /// IPv6 addresses come without their brackets.
-fn host_and_port(authority: &str) -> Result<(String, u16), String> {
+fn host_and_port(authority: &str, default: u16) -> Result<(String, u16), String> {
     let wrong = || {
         format!(
             "{} is not a host and a port such as `127.0.0.1:8081` or `git.internal:80`",
@@ -215,7 +224,7 @@ fn host_and_port(authority: &str) -> Result<(String, u16), String> {
         (host, port)
     };
     let port = match port.strip_prefix(':') {
-        None if port.is_empty() => 80,
+        None if port.is_empty() => default,
         None => return Err(wrong()),
         // `u16::from_str` takes a leading `+`.
         Some(port) if port.bytes().all(|b| b.is_ascii_digit()) => {
@@ -365,21 +374,32 @@ mod tests {
     #[test]
     fn upstreams() {
         let at = |host: &str, port| {
-            Ok(Upstream::Http {
+            Ok(Url::Http {
                 host: host.to_owned(),
                 port,
             })
         };
+        let secure = |host: &str, port| {
+            Ok(Url::Https {
+                host: host.to_owned(),
+                port,
+            })
+        };
+        assert_eq!(
+            upstream("https://Git.Internal"),
+            secure("git.internal", 443)
+        );
+        assert_eq!(upstream("HTTPS://[::1]:8443/"), secure("::1", 8443));
         assert_eq!(upstream("http://127.0.0.1:8081"), at("127.0.0.1", 8081));
         assert_eq!(upstream("HTTP://Git.Internal/"), at("git.internal", 80));
         assert_eq!(upstream("http://[::1]:81"), at("::1", 81));
         assert_eq!(
             upstream("unix:/run/git.sock"),
-            Ok(Upstream::Unix("/run/git.sock".into()))
+            Ok(Url::Unix("/run/git.sock".into()))
         );
         for (text, remedy) in [
             ("127.0.0.1:8081", "did you mean `http://127.0.0.1:8081`?"),
-            ("https://h:1", "not supported yet"),
+            ("https://h:1/git", "`/git`"),
             ("http://h:1/git", "`/git`"),
             ("http://h:1?x", "`?x`"),
             ("http://u:secret@h:1", "user name or password"),

@@ -6,7 +6,7 @@ use std::{collections::HashSet, time::Duration};
 
 use packgate_policy::{Limit, Mode, Per};
 
-use super::{Address, Config, UserSource, Warning, limits};
+use super::{Address, Config, Listen, UserSource, Warning, limits};
 
 /// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).
 const PATIENCE_OF_PROXIES: Duration = Duration::from_secs(60);
@@ -25,7 +25,25 @@ impl Config {
         all
     }
 
+    /// Certificates that clients will hardly accept. A reload says so, too: time goes on while everything else stands still.
+    pub fn doubts_about_certificates(&self) -> Vec<Warning> {
+        let doubt = |(n, listen): (usize, &Listen)| {
+            let doubt = listen.tls.as_ref()?.doubt()?;
+            Some(Warning {
+                path: match self.listen.len() {
+                    1 => "listen.tls.certificate".into(),
+                    _ => format!("listen[{n}].tls.certificate"),
+                },
+                message: doubt.to_owned(),
+            })
+        };
+        self.listen.iter().enumerate().filter_map(doubt).collect()
+    }
+
     fn doubt_listeners(&self, warn: &mut impl FnMut(String, String)) {
+        for warning in self.doubts_about_certificates() {
+            warn(warning.path, warning.message);
+        }
         if let Address::Tcp(admin) = &self.admin
             && !admin.ip().is_loopback()
         {

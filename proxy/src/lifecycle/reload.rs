@@ -1,10 +1,15 @@
-//! Reading the configuration again: on SIGHUP, and when its file changes.
+//! Reading the configuration again: on SIGHUP, and when its file changes, or a certificate it names.
 //!
-//! The folder is watched, not the file: editors replace files, and Kubernetes swaps the `..data` link of a ConfigMap. An
-//! invalid configuration is reported and ignored. What cannot change in a running process (listeners, upstream, log
+//! Folders are watched, not files: editors replace files, and Kubernetes swaps the `..data` link of a ConfigMap or Secret.
+//! An invalid configuration is reported and ignored; that includes a certificate that cannot be used. What cannot change in a running process (listeners, upstream, log
 //! format) is reported too, and the rest applied.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use notify::{RecursiveMode, Watcher};
 use tokio::{
@@ -15,8 +20,9 @@ use tokio::{
 
 use crate::{
     app::Shared,
-    config::{Config, LoadError, Source},
+    config::{Address, Config, Listen, LoadError, Source, Upstream},
     telemetry::metrics::ReloadOutcome,
+    tls::Seen,
 };
 
 /// A changed file is read this long after the first sign of the change: writers write in pieces.
@@ -57,14 +63,10 @@ pub async fn watch(shared: Arc<Shared>, reloader: Reloader) {
         }
     };
     let (sender, mut changes) = mpsc::channel(1);
-    let watcher = source
-        .file
-        .as_deref()
-        .map(|path| watch_folder(path, sender.clone()));
-    if let Some(Err(e)) = &watcher {
-        tracing::warn!(error = %e, "the configuration's folder cannot be watched: send SIGHUP after a change");
-    }
-    // It may have changed before anybody watched.
+    let mut folders = Folders::new(sender.clone());
+    let mut certificates: Vec<Seen> = shared.config().files().cloned().collect();
+    folders.watch(&source, &certificates);
+    // Something may have changed before anybody watched.
     let _ = sender.try_send(());
     loop {
         let asked = tokio::select! {
@@ -76,32 +78,77 @@ pub async fn watch(shared: Arc<Shared>, reloader: Reloader) {
             while changes.try_recv().is_ok() {}
         }
         let now = contents(&source);
-        // The folder may hold other files, and reading is an event too.
-        if !asked && now == known {
+        let certificates_now: Vec<Seen> = certificates
+            .iter()
+            .map(|seen| Seen::now(&seen.path))
+            .collect();
+        // A folder may hold other files, and reading is an event too.
+        if !asked && now == known && certificates_now == certificates {
             continue;
         }
         known = now;
         let outcome = reload(&shared, &source);
         shared.metrics.reload(outcome);
+        certificates = match outcome {
+            // As they were when the configuration was read, which was after the look above.
+            ReloadOutcome::Applied => shared.config().files().cloned().collect(),
+            ReloadOutcome::Rejected => certificates_now,
+        };
+        folders.watch(&source, &certificates);
     }
 }
 
-fn watch_folder(
-    path: &Path,
-    sender: mpsc::Sender<()>,
-) -> notify::Result<notify::RecommendedWatcher> {
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !event.kind.is_access()) {
-            // A full channel holds a sign of change already.
-            let _ = sender.try_send(());
+/// The folders in which something may change.
+struct Folders {
+    watcher: Option<notify::RecommendedWatcher>,
+    watched: HashSet<PathBuf>,
+}
+
+impl Folders {
+    /// Every sign of a change goes to `sender`.
+    fn new(sender: mpsc::Sender<()>) -> Folders {
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                // A full channel holds a sign of change already.
+                let _ = sender.try_send(());
+            }
+        });
+        Folders {
+            watcher: watcher.map_err(|e| unwatched(&e)).ok(),
+            watched: HashSet::new(),
         }
-    })?;
-    let folder = path
-        .parent()
+    }
+
+    /// Watches the folders of these files, too. A folder that is not needed any more costs a look at nothing.
+    fn watch(&mut self, source: &Source, certificates: &[Seen]) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let certificates = certificates.iter().map(|seen| &*seen.path);
+        for folder in source
+            .file
+            .as_deref()
+            .into_iter()
+            .chain(certificates)
+            .map(folder_of)
+        {
+            if self.watched.insert(folder.to_owned())
+                && let Err(e) = watcher.watch(folder, RecursiveMode::NonRecursive)
+            {
+                unwatched(&e);
+            }
+        }
+    }
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    watcher.watch(folder, RecursiveMode::NonRecursive)?;
-    Ok(watcher)
+        .unwrap_or(Path::new("."))
+}
+
+fn unwatched(error: &notify::Error) {
+    tracing::warn!(%error, "a folder of the configuration cannot be watched: send SIGHUP after a change");
 }
 
 /// What the file says now; None without a file, or if it cannot be read.
@@ -125,6 +172,9 @@ fn reload(shared: &Shared, source: &Source) -> ReloadOutcome {
                     "these changes take effect only after a restart"
                 );
             }
+            for doubt in config.doubts_about_certificates() {
+                tracing::warn!("{doubt}");
+            }
             shared.apply(config);
             tracing::info!("configuration reloaded");
             ReloadOutcome::Applied
@@ -136,8 +186,8 @@ impl Config {
     /// The keys in which this configuration differs from the one `in_force` but which a running process cannot change.
     fn needs_restart(&self, in_force: &Config) -> Vec<&'static str> {
         let changed = [
-            ("listen", self.listen != in_force.listen),
-            ("upstream", self.upstream != in_force.upstream),
+            ("listen", places(self) != places(in_force)),
+            ("upstream", !same_server(&self.upstream, &in_force.upstream)),
             ("admin", self.admin != in_force.admin),
             ("health", self.health != in_force.health),
             (
@@ -158,5 +208,35 @@ impl Config {
             .filter(|(_, changed)| *changed)
             .map(|(key, _)| key)
             .collect()
+    }
+}
+
+/// Where it listens, and where by TLS; with which certificate can change.
+fn places(config: &Config) -> Vec<(&Address, bool)> {
+    config
+        .listen
+        .iter()
+        .map(|Listen { address, tls }| (address, tls.is_some()))
+        .collect()
+}
+
+/// Whom to trust can change; the place and the name cannot.
+fn same_server(one: &Upstream, other: &Upstream) -> bool {
+    match (one, other) {
+        (
+            Upstream::Https {
+                host,
+                port,
+                server_name,
+                ..
+            },
+            Upstream::Https {
+                host: host_2,
+                port: port_2,
+                server_name: name_2,
+                ..
+            },
+        ) => (host, port, server_name) == (host_2, port_2, name_2),
+        _ => one == other,
     }
 }

@@ -16,26 +16,33 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
-use super::patience::{Manners, Patience};
 use async_trait::async_trait;
 use bytes::BytesMut;
 use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest,
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType, raw_connect::ProxyDigest, tls::SslDigest,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf},
     net::{TcpStream, UnixStream},
 };
 
-use super::error_page;
+use super::{
+    error_page,
+    patience::{Manners, Patience},
+    tls::Session,
+};
 
 /// Bytes read ahead at most while a request waits. What waits is normally read whole already; this holds what a client
 /// pipelines behind it. Past it only a reset is noticed.
 const AHEAD_LIMIT: usize = 64 * 1024;
+
+/// How long a client may take to take the last of what we have to say. Closing a TLS session says something (RFC 8446,
+/// section 6.1), and a client that reads nothing would hold the connection by it.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// An accepted connection.
 pub struct Client {
@@ -53,6 +60,7 @@ pub struct Client {
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<Session>),
 }
 
 /// How far reading ahead has come.
@@ -81,6 +89,7 @@ macro_rules! on_socket {
         match $socket {
             Socket::Tcp($s) => $call,
             Socket::Unix($s) => $call,
+            Socket::Tls($s) => $call,
         }
     };
 }
@@ -92,6 +101,10 @@ impl Client {
 
     pub(super) fn unix(stream: UnixStream, manners: Arc<Manners>) -> Client {
         Client::new(Socket::Unix(stream), None, manners)
+    }
+
+    pub(super) fn secure(session: Session, peer: SocketAddr, manners: Arc<Manners>) -> Client {
+        Client::new(Socket::Tls(Box::new(session)), Some(peer), manners)
     }
 
     fn new(socket: Socket, peer: Option<SocketAddr>, manners: Arc<Manners>) -> Client {
@@ -277,7 +290,7 @@ impl AsyncWrite for Client {
 impl Shutdown for Client {
     async fn shutdown(&mut self) {
         // The peer may have closed first.
-        let _ = AsyncWriteExt::shutdown(self).await;
+        let _ = tokio::time::timeout(FAREWELL, AsyncWriteExt::shutdown(self)).await;
     }
 }
 
@@ -287,7 +300,21 @@ impl UniqueID for Client {
     }
 }
 
-impl Ssl for Client {}
+impl Ssl for Client {
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        match &self.socket {
+            Socket::Tls(session) => Some(session.digest()),
+            Socket::Tcp(_) | Socket::Unix(_) => None,
+        }
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        match &self.socket {
+            Socket::Tls(session) => session.protocol(),
+            Socket::Tcp(_) | Socket::Unix(_) => None,
+        }
+    }
+}
 
 #[async_trait]
 impl Peek for Client {

@@ -8,6 +8,7 @@ mod client;
 mod error_page;
 mod patience;
 mod peek;
+mod tls;
 
 use std::{
     io,
@@ -24,6 +25,7 @@ use tokio::{net, sync::mpsc};
 pub use client::Client;
 pub use error_page::NO_REQUEST;
 pub use patience::{Manners, is_stall};
+pub use tls::Acceptor;
 
 use crate::config::Address;
 
@@ -31,10 +33,16 @@ use crate::config::Address;
 const BACKLOG: u32 = 4096;
 
 /// A bound socket that is not accepting yet.
-#[derive(Debug)]
 pub struct Listener {
     socket: Socket,
     bound: Address,
+    tls: Option<Arc<Acceptor>>,
+}
+
+/// A connection nobody has spoken on yet.
+enum Accepted {
+    Plain(Client),
+    Tls(net::TcpStream, SocketAddr, Arc<Acceptor>),
 }
 
 #[derive(Debug)]
@@ -94,6 +102,7 @@ impl Listener {
                 Ok(Listener {
                     socket: Socket::Tcp(listener),
                     bound,
+                    tls: None,
                 })
             }
             Address::Unix(path) => {
@@ -102,8 +111,17 @@ impl Listener {
                 Ok(Listener {
                     socket,
                     bound: address.clone(),
+                    tls: None,
                 })
             }
+        }
+    }
+
+    /// Speaks TLS with whoever connects, by TCP.
+    pub fn secured(self, acceptor: Arc<Acceptor>) -> Listener {
+        Listener {
+            tls: Some(acceptor),
+            ..self
         }
     }
 
@@ -112,17 +130,20 @@ impl Listener {
         &self.bound
     }
 
-    async fn accept(&self, manners: Arc<Manners>) -> io::Result<Client> {
+    async fn accept(&self, manners: &Arc<Manners>) -> io::Result<Accepted> {
         match &self.socket {
             Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
                 // Failing to switch Nagle's algorithm off costs latency, not correctness.
                 let _ = stream.set_nodelay(true);
-                Client::tcp(stream, peer, manners)
+                match &self.tls {
+                    Some(acceptor) => Accepted::Tls(stream, peer, acceptor.clone()),
+                    None => Accepted::Plain(Client::tcp(stream, peer, manners.clone())),
+                }
             }),
             Socket::Unix(listener, _) => listener
                 .accept()
                 .await
-                .map(|(stream, _)| Client::unix(stream, manners)),
+                .map(|(stream, _)| Accepted::Plain(Client::unix(stream, manners.clone()))),
         }
     }
 
@@ -139,13 +160,17 @@ impl Listener {
     {
         loop {
             let accepted = tokio::select! {
-                accepted = self.accept(manners.clone()) => accepted,
+                accepted = self.accept(&manners) => accepted,
                 _ = shutdown.wait_for(|down| *down) => break,
             };
             match accepted {
-                Ok(client) => {
+                Ok(accepted) => {
                     let (app, shutdown, alive) = (app.clone(), shutdown.clone(), alive.clone());
+                    let manners = manners.clone();
                     tokio::spawn(async move {
+                        let Some(client) = accepted.ready(manners).await else {
+                            return;
+                        };
                         let mut stream: Option<pingora_core::protocols::Stream> =
                             Some(Box::new(client));
                         while let Some(open) = stream.take() {
@@ -164,6 +189,23 @@ impl Listener {
             }
         }
         tracing::debug!(addr = %self.bound, "listener closed");
+    }
+}
+
+impl Accepted {
+    /// The client, once it can be spoken with.
+    async fn ready(self, manners: Arc<Manners>) -> Option<Client> {
+        match self {
+            Accepted::Plain(client) => Some(client),
+            Accepted::Tls(stream, peer, acceptor) => match acceptor.accept(stream, peer, manners).await {
+                Ok(client) => Some(client),
+                Err(e) => {
+                    // Scanners and health checks fail at it all day long.
+                    tracing::debug!(%peer, error = %e, "no TLS with this client");
+                    None
+                }
+            },
+        }
     }
 }
 
@@ -212,7 +254,10 @@ mod tests {
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o660);
-        Listener::bind(&address, 0o660).expect_err("somebody listens there");
+        assert!(
+            Listener::bind(&address, 0o660).is_err(),
+            "somebody listens there"
+        );
         drop(listener);
         assert!(!path.exists());
     }
@@ -227,7 +272,10 @@ mod tests {
 
         let precious = folder.path().join("precious");
         std::fs::write(&precious, "data").expect("a file");
-        Listener::bind(&Address::Unix(precious.clone()), 0o666).expect_err("not a socket");
+        assert!(
+            Listener::bind(&Address::Unix(precious.clone()), 0o666).is_err(),
+            "not a socket"
+        );
         assert_eq!(std::fs::read_to_string(precious).expect("the file"), "data");
     }
 
@@ -247,7 +295,9 @@ mod tests {
         let any = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
         let listener = Listener::bind(&any, 0).expect("a socket");
         assert_ne!(listener.address(), &any);
-        let taken = Listener::bind(listener.address(), 0).expect_err("it is taken");
+        let taken = Listener::bind(listener.address(), 0)
+            .err()
+            .expect("it is taken");
         assert!(
             taken.to_string().contains(&listener.address().to_string()),
             "{taken}"

@@ -49,6 +49,8 @@ fn kind_of(error: &Error, state: &RequestState) -> FailureKind {
         ErrorType::ConnectRefused
         | ErrorType::ConnectError
         | ErrorType::ConnectNoRoute
+        | ErrorType::TLSHandshakeFailure
+        | ErrorType::InvalidCert
         | ErrorType::SocketError => FailureKind::Connect,
         _ if answered => FailureKind::Truncated,
         ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError => {

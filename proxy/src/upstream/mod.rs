@@ -2,6 +2,7 @@
 
 pub mod cgi;
 mod resolve;
+mod tls;
 pub mod upgrade;
 
 use std::{
@@ -13,7 +14,7 @@ use std::{
 use packgate_classifier::Endpoint;
 use pingora_core::{Error, ErrorType, Result, upstreams::peer::HttpPeer};
 
-use self::{cgi::CgiBackend, resolve::Resolver};
+use self::{cgi::CgiBackend, resolve::Resolver, tls::Secured};
 use crate::config::{self, Timeouts};
 
 /// How long an idle upstream connection is kept. It must be shorter than the server's own patience, or requests meet
@@ -22,12 +23,15 @@ const IDLE: Duration = Duration::from_secs(4);
 
 /// Groups of connections with one member each: a request that must not be sent twice must not meet a stale connection
 /// either. Not one group for all of them with an idle time of zero: pingora's pool can be asked again before that is over.
+/// They are odd, and those of [`tls`] even.
 static NEXT_GROUP: AtomicU64 = AtomicU64::new(1);
 
 /// The git server.
 pub enum Upstream {
     /// Over TCP.
     Tcp(Resolver),
+    /// Over TCP, by TLS.
+    Tls(Resolver, Secured),
     /// Over a Unix socket.
     Unix(PathBuf),
     /// `git http-backend`, run by packgate itself.
@@ -42,6 +46,15 @@ impl Upstream {
     pub fn new(config: &config::Upstream) -> std::result::Result<Upstream, String> {
         Ok(match config {
             config::Upstream::Http { host, port } => Upstream::Tcp(Resolver::new(host, *port)),
+            config::Upstream::Https {
+                host,
+                port,
+                server_name,
+                trust,
+            } => Upstream::Tls(
+                Resolver::new(host, *port),
+                Secured::new(server_name.clone(), trust),
+            ),
             config::Upstream::Unix(path) => Upstream::Unix(path.clone()),
             config::Upstream::Cgi { root } => {
                 Upstream::Embedded(CgiBackend::new(root.clone()).map_err(|e| e.to_string())?)
@@ -53,14 +66,21 @@ impl Upstream {
     pub fn backend(&self) -> Option<&CgiBackend> {
         match self {
             Upstream::Embedded(backend) => Some(backend),
-            Upstream::Tcp(_) | Upstream::Unix(_) => None,
+            Upstream::Tcp(_) | Upstream::Tls(..) | Upstream::Unix(_) => None,
+        }
+    }
+
+    /// Believes whom this configuration names from now on. Its address is another matter: that cannot change.
+    pub fn trust(&self, config: &config::Upstream) {
+        if let (Upstream::Tls(_, secured), config::Upstream::Https { trust, .. }) = (self, config) {
+            secured.trust(trust);
         }
     }
 
     /// What names the server where a client has not: `host:port`, as configured.
     pub fn authority(&self) -> String {
         match self {
-            Upstream::Tcp(resolver) => resolver.authority(),
+            Upstream::Tcp(resolver) | Upstream::Tls(resolver, _) => resolver.authority(),
             Upstream::Unix(_) | Upstream::Embedded(_) => "localhost".to_owned(),
         }
     }
@@ -73,12 +93,9 @@ impl Upstream {
     pub async fn peer(&self, repeatable: bool, timeouts: &Timeouts) -> Result<Box<HttpPeer>> {
         let mut peer = match self {
             Upstream::Tcp(resolver) => {
-                let address = resolver.address().await.map_err(|e| {
-                    Error::because(ErrorType::ConnectError, "resolving the upstream's host", e)
-                        .into_up()
-                })?;
-                HttpPeer::new(address, false, String::new())
+                HttpPeer::new(resolved(resolver).await?, false, String::new())
             }
+            Upstream::Tls(resolver, secured) => secured.peer(resolved(resolver).await?),
             Upstream::Unix(path) => unix(path)?,
             Upstream::Embedded(backend) => unix(backend.socket_path())?,
         };
@@ -86,7 +103,7 @@ impl Upstream {
         peer.options.total_connection_timeout = Some(timeouts.connect);
         peer.options.idle_timeout = Some(IDLE);
         if !repeatable {
-            peer.group_key = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
+            peer.group_key = NEXT_GROUP.fetch_add(2, Ordering::Relaxed);
             peer.options.idle_timeout = Some(Duration::ZERO);
         }
         Ok(Box::new(peer))
@@ -95,10 +112,16 @@ impl Upstream {
     /// A connection could not be made; true if there is another address to try.
     pub fn try_another(&self) -> bool {
         match self {
-            Upstream::Tcp(resolver) => resolver.advance(),
+            Upstream::Tcp(resolver) | Upstream::Tls(resolver, _) => resolver.advance(),
             Upstream::Unix(_) | Upstream::Embedded(_) => false,
         }
     }
+}
+
+async fn resolved(resolver: &Resolver) -> Result<std::net::SocketAddr> {
+    resolver.address().await.map_err(|e| {
+        Error::because(ErrorType::ConnectError, "resolving the upstream's host", e).into_up()
+    })
 }
 
 fn unix(path: &std::path::Path) -> Result<HttpPeer> {
