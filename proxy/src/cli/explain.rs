@@ -5,7 +5,9 @@ use std::{fmt::Write, time::Duration};
 use humantime::format_duration;
 use packgate_policy::{Match, Mode, Per};
 
-use crate::config::{Address, Config, LogFormat, UserSource, Warning, conditions, show_size};
+use crate::config::{
+    Address, BeyondWindow, Config, LogFormat, UserSource, Warning, conditions, show_size,
+};
 
 /// What packgate understood, the warnings, and `ok` on the last line.
 pub(super) fn explain(config: &Config, warnings: &[Warning]) -> String {
@@ -229,6 +231,16 @@ fn rest(page: &mut Page, config: &Config) {
             format_duration(classifier.timeout),
         ),
     );
+    match classifier.beyond_window {
+        BeyondWindow::Late => page.row(
+            "beyond that",
+            format_args!(
+                "streams on, and its end is held until it is decided, for up to {}",
+                format_duration(classifier.late_wait)
+            ),
+        ),
+        BeyondWindow::Pass => page.row("beyond that", "passes undecided, and is counted"),
+    }
     page.row(
         "timeouts",
         format_args!(

@@ -21,7 +21,8 @@ pub(super) const ROOT: &[&str] = &[
 ];
 pub(super) const UPSTREAM: &[&str] = &["cgi"];
 pub(super) const CGI: &[&str] = &["root"];
-pub(super) const CLASSIFIER: &[&str] = &["window", "memory", "timeout"];
+pub(super) const CLASSIFIER: &[&str] =
+    &["window", "memory", "timeout", "beyond_window", "late_wait"];
 pub(super) const REPO_KEY: &[&str] = &["fold_case", "host"];
 /// The shapes whose seats can be set. The others never take one: what they ask for costs nothing, or is not known.
 pub(super) const SEATS: &[&str] = &["clone", "shallow", "filtered", "deepening", "incremental"];

@@ -9,7 +9,7 @@ use std::time::Duration;
 use packgate_policy::Mode;
 
 use super::{
-    Classifier, Config, ConfigErrors, Drain, LogFormat, Overrides, RepoKey, Seats, Telemetry,
+    BeyondWindow, Classifier, Config, ConfigErrors, Drain, LogFormat, Overrides, RepoKey, Seats, Telemetry,
     Timeouts, endpoints,
     errors::ConfigError,
     identity, keys, limits,
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 /// A smaller window holds not even the everyday request of a repository with some dozens of branches, and every clone
-/// would pass unclassified.
+/// would be decided late, or pass unclassified.
 const LEAST_WINDOW: u64 = 4 << 10;
 
 const DEFAULT_ADMIN: &str = "127.0.0.1:9901";
@@ -111,6 +111,8 @@ const MODES: &[(&str, Mode)] = &[
     ("shadow", Mode::Shadow),
     ("off", Mode::Off),
 ];
+const BEYOND_WINDOW: &[(&str, BeyondWindow)] =
+    &[("late", BeyondWindow::Late), ("pass", BeyondWindow::Pass)];
 const LOG_FORMATS: &[(&str, LogFormat)] = &[("json", LogFormat::Json), ("text", LogFormat::Text)];
 
 /// The flags as values that can stand in the tree.
@@ -156,6 +158,18 @@ fn classifier(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Classifier>
     let window = section.read("window", 1 << 20, size(LEAST_WINDOW), mistakes);
     let memory = section.read("memory", 64 << 20, size(0), mistakes);
     let timeout = section.read("timeout", 10 * SECOND, duration(TICK), mistakes);
+    let beyond_window = section.read(
+        "beyond_window",
+        BeyondWindow::Late,
+        word(BEYOND_WINDOW),
+        mistakes,
+    );
+    let late_wait = section.read(
+        "late_wait",
+        30 * SECOND,
+        duration(Duration::ZERO),
+        mistakes,
+    );
     if let (Some(window), Some(memory)) = (window, memory)
         && memory < window
     {
@@ -169,6 +183,8 @@ fn classifier(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Classifier>
         window: window?,
         memory: memory?,
         timeout: timeout?,
+        beyond_window: beyond_window?,
+        late_wait: late_wait?,
     })
 }
 

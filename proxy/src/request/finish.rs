@@ -13,7 +13,7 @@ use pingora_proxy::Session;
 use super::{
     decide, respond,
     service::counted_shape,
-    state::{RequestState, UploadPack},
+    state::{Body, RequestState, UploadPack},
 };
 use crate::{
     app::Shared,
@@ -79,6 +79,13 @@ pub fn finish(
         return;
     };
     let outcome = outcome_of(&request, status, error);
+    // The server ended it before anything was decided: it passed. (A client that leaves first has cancelled.)
+    if let Body::Late(late) = std::mem::replace(&mut request.body, Body::Unread)
+        && matches!(outcome, Outcome::Served | Outcome::UpstreamFailed)
+    {
+        request.decision = Decision::Exempt;
+        request.verdict = Some(late.give_up());
+    }
     if let Some(mut permit) = request.permit.take() {
         permit.ended(match outcome {
             Outcome::Served => Ended::Served,

@@ -1,10 +1,12 @@
 //! The way of one request.
 
 pub mod admit;
+mod body;
 pub mod budget;
 pub mod decide;
 mod finish;
 pub mod identity;
+mod late;
 mod peek;
 mod respond;
 pub mod service;
