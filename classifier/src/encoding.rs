@@ -119,9 +119,7 @@ impl Classifier {
                             self.coding = Coding::Half;
                             return None;
                         }
-                        [first, second, ..] if [*first, *second] == GZIP_MAGIC => {
-                            self.inflating()
-                        }
+                        [first, second, ..] if [*first, *second] == GZIP_MAGIC => self.inflating(),
                         _ => Coding::Plain,
                     }
                 }

@@ -432,7 +432,10 @@ fn a_plain_body_is_decided_however_long_it_is() {
         assert_eq!(classifier.feed(&pkt(WANT)), None);
     }
     let verdict = classifier.feed(b"0000").expect("the flush decides");
-    assert_eq!((verdict.shape, verdict.facts.wants), (Shape::Clone, 100_000));
+    assert_eq!(
+        (verdict.shape, verdict.facts.wants),
+        (Shape::Clone, 100_000)
+    );
 }
 
 #[test]

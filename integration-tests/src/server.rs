@@ -32,6 +32,11 @@ pub struct NginxGit {
 impl NginxGit {
     /// Starts with copies of these samples, each at `/NAME`.
     pub fn start(samples: &[(Sample, &str)]) -> NginxGit {
+        NginxGit::start_with_config(samples, Path::new("/dev/null"))
+    }
+
+    /// The same with a file as the git configuration of the server's user.
+    pub fn start_with_config(samples: &[(Sample, &str)], config: &Path) -> NginxGit {
         let dir = tempfile::tempdir().unwrap();
         for (sample, name) in samples {
             sample.copy_to(&dir.path().join("repos"), name);
@@ -52,7 +57,7 @@ impl NginxGit {
         // nginx cannot tell which port it was given, so one that is free now is tried until nobody else takes it.
         for _ in 0..20 {
             let port = free_port();
-            let (mut nginx, log) = start_nginx(dir.path(), port, &backend);
+            let (mut nginx, log) = start_nginx(dir.path(), port, &backend, config);
             let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let up = until("nginx to start or to give up", || {
                 if nginx.has_ended() {
@@ -122,8 +127,9 @@ fn answers_as_ours(addr: SocketAddr) -> bool {
     asked.is_ok_and(|response| response.status == 204)
 }
 
-fn start_nginx(dir: &Path, port: u16, backend: &str) -> (Daemon, Lines) {
+fn start_nginx(dir: &Path, port: u16, backend: &str, git_config: &Path) -> (Daemon, Lines) {
     let at = dir.display();
+    let git_config = git_config.display();
     let root = rustix::process::geteuid().is_root();
     let user = if root { "user root;" } else { "" };
     let _ = fs::remove_file(dir.join("http.sock"));
@@ -144,6 +150,7 @@ http {{
             fastcgi_param SCRIPT_FILENAME {backend};
             fastcgi_param GIT_PROJECT_ROOT {at}/repos;
             fastcgi_param GIT_HTTP_EXPORT_ALL 1;
+            fastcgi_param GIT_CONFIG_GLOBAL {git_config};
             fastcgi_param GIT_PROTOCOL $http_git_protocol;
             fastcgi_param PATH_INFO $uri;
             fastcgi_param QUERY_STRING $query_string;

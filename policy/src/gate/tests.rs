@@ -383,7 +383,11 @@ mod waiting {
             panic!()
         };
         assert_eq!(ends(&mut gate, running, 32), [patient]);
-        assert_eq!(gate.next_deadline(), Some(at(91)), "nobody waits longer than the queue lets them");
+        assert_eq!(
+            gate.next_deadline(),
+            Some(at(91)),
+            "nobody waits longer than the queue lets them"
+        );
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use packgate_policy::Mode;
 
 use super::{
-    BeyondWindow, Classifier, Config, ConfigErrors, Drain, LogFormat, Overrides, RepoKey, Seats, Telemetry,
-    Timeouts, endpoints,
+    BeyondWindow, Classifier, Config, ConfigErrors, Drain, LogFormat, Overrides, RepoKey, Seats,
+    Telemetry, Timeouts, endpoints,
     errors::ConfigError,
     identity, keys, limits,
     raw::{self, Value},
@@ -164,12 +164,7 @@ fn classifier(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Classifier>
         word(BEYOND_WINDOW),
         mistakes,
     );
-    let late_wait = section.read(
-        "late_wait",
-        30 * SECOND,
-        duration(Duration::ZERO),
-        mistakes,
-    );
+    let late_wait = section.read("late_wait", 30 * SECOND, duration(Duration::ZERO), mistakes);
     if let (Some(window), Some(memory)) = (window, memory)
         && memory < window
     {
