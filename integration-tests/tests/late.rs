@@ -2,9 +2,7 @@
 //! The upstream never has the bytes that would make it generate anything before the gate has answered.
 
 use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpListener},
-    sync::{Arc, Mutex},
+    io::Write,
     time::{Duration, Instant},
 };
 
@@ -160,18 +158,21 @@ fn a_late_refusal_says_what_an_early_one_says_and_the_upstream_never_has_the_who
     let count = cases.len();
     for (n, (framing, body)) in cases.into_iter().enumerate() {
         let (what, tag) = (format!("{} bytes, {framing:?}", body.len()), n.to_string());
+        let size = body.len();
         let response = full.packgate.ask(&tagged(&tag, framing, body));
         assert_refused(&response, &sentence, &what);
         assert_eq!(response.header("Connection"), Some("close"), "{what}");
         let sent = full.sent(&tag);
-        assert!(sent.len() > 48 << 10, "{what}: the window has streamed on");
+        // Of a small one nothing may have been written yet when it was broken off.
+        let streamed = size < 2 << 20 || sent.len() > size / 2;
+        assert!(streamed, "{what}: {} bytes went on", sent.len());
         assert_eq!(position(&sent, b"done\n0000"), None, "{what}");
         assert_eq!(position(&sent, LAST_CHUNK), None, "{what}");
     }
     let (status, after, text) = ask_h2(&full.packgate, "h2", &large());
     assert_eq!(status, "429");
     assert!(after.parse::<u64>().is_ok_and(|s| s > 0), "{after}");
-    assert_eq!(without_digits(&text), without_digits(sentence.trim_end()));
+    assert_eq!(without_digits(&text), without_digits(&sentence));
     let sent = full.sent("h2");
     assert!(sent.len() > 5_000_000, "{} bytes went on", sent.len());
     assert_eq!(position(&sent, END), None);
@@ -571,137 +572,6 @@ fn scanning_late_takes_constant_memory_whatever_the_size() {
     assert!(
         large < small + (4 << 20),
         "{small} bytes for a body of 5 MiB, {large} for 60 MiB"
-    );
-}
-
-/// A server that answers each connection by `answer`, which is given the bytes as they come.
-fn raw_server(
-    answer: impl Fn(usize, &mut std::net::TcpStream) + Send + Sync + 'static,
-) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    let answer = Arc::new(answer);
-    std::thread::spawn(move || {
-        for (number, stream) in listener.incoming().enumerate() {
-            let Ok(mut stream) = stream else { return };
-            let answer = answer.clone();
-            std::thread::spawn(move || answer(number, &mut stream));
-        }
-    });
-    addr
-}
-
-/// Reads until these bytes have come; false if the stream ends first.
-fn read_until(stream: &mut impl Read, seen: &mut Vec<u8>, wanted: &[u8]) -> bool {
-    let mut piece = [0; 64 * 1024];
-    while position(&seen[seen.len().saturating_sub(128 * 1024)..], wanted).is_none() {
-        match stream.read(&mut piece) {
-            Ok(read @ 1..) => seen.extend(&piece[..read]),
-            _ => return false,
-        }
-    }
-    true
-}
-
-#[test]
-fn what_the_server_answers_before_the_end_is_the_answer_and_never_becomes_two() {
-    // `early` is written as soon as the head has come; then the server reads on to the end.
-    let gate = |early: &'static str| {
-        let addr = raw_server(move |_, stream| {
-            let mut seen = Vec::new();
-            if !read_until(stream, &mut seen, b"\r\n\r\n") {
-                return;
-            }
-            let running = position(&seen, b"X-Hold").is_some();
-            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n";
-            let _ = stream.write_all(if running { head } else { early }.as_bytes());
-            while stream.read(&mut [0; 65_536]).is_ok_and(|n| n > 0) {}
-        });
-        let packgate = Packgate::start(&format!(
-            "upstream: http://{addr}\nlimits: [{{name: all, per: global, seats: 1}}]\n"
-        ));
-        let mut running = packgate.connect();
-        running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
-        packgate.until_counts(1, 0);
-        (packgate, running)
-    };
-
-    // It has turned the request down: no pack follows, and no seat is needed.
-    let (packgate, _running) = gate("HTTP/1.1 401 No\r\nContent-Length: 4\r\n\r\nname");
-    let response = packgate.ask(&tagged("x", Framing::Chunked(50_000), large()));
-    assert_eq!((response.status, response.text().as_str()), (401, "name"));
-    let log = packgate.until_logged(1);
-    assert_eq!(log[0]["decision"], "exempt", "{log:?}");
-    assert_eq!(packgate.running(), 1);
-
-    // It has said 200 and waits for the end: the refusal can only break that off, and must not be taken for the pack.
-    let (packgate, _running) = gate("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-    let mut connection = packgate.connect();
-    let whole = tagged("x", Framing::Chunked(50_000), large()).bytes();
-    let (most, end) = whole.split_at(whole.len() - 1_000);
-    connection.write(most).unwrap();
-    let (status, headers) = connection.read_response_head().unwrap();
-    assert_eq!(status, 200);
-    connection.write(end).unwrap();
-    let body = connection.read_body(&headers, true);
-    assert!(body.is_err(), "an unfinished response: {body:?}");
-    let log = packgate.until_logged(1);
-    assert_eq!(log[0]["decision"], "refused", "{log:?}");
-}
-
-#[test]
-fn a_late_request_on_a_stale_connection_is_sent_again_whole() {
-    // The first connection answers once and closes when it is used again, as a server does that has timed it out.
-    let bodies: Arc<Mutex<Vec<(usize, Vec<u8>)>>> = Arc::default();
-    let record = bodies.clone();
-    let addr = raw_server(move |number, stream| {
-        let stream = packgate_integration_tests::http::Stream::Tcp(stream.try_clone().unwrap());
-        let mut connection = Connection::over(stream, Vec::new());
-        let mut served = 0;
-        while let Ok(head) = connection.read_head() {
-            if number == 0 && served == 1 {
-                return connection.reset();
-            }
-            let (_, headers) = packgate_integration_tests::http::parse_head(&head).unwrap();
-            let Ok(body) = connection.read_body(&headers, false) else {
-                return;
-            };
-            record.lock().unwrap().push((number, body));
-            let _ = connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-            served += 1;
-        }
-    });
-    let packgate = Packgate::start(&format!(
-        "upstream: http://{addr}\nlimits: [{{name: all, per: global, seats: 1}}]\n\
-         classifier: {{window: 64KiB}}\n"
-    ));
-    assert_eq!(
-        packgate
-            .ask(&Request::upload_pack("r", pkt::clone_v2()))
-            .status,
-        200
-    );
-    // What is beyond the window fits the buffer that is sent again; then it does not.
-    for size in [100_000, 5 << 20] {
-        let body = Kind::CloneV2.body(size);
-        let response = packgate.ask(&tagged("x", Framing::Length, body.clone()));
-        assert_eq!(response.status, 200, "{size} bytes");
-        assert!(
-            bodies.lock().unwrap().last().unwrap().1 == body,
-            "{size} bytes"
-        );
-    }
-    let connections: Vec<usize> = bodies.lock().unwrap().iter().map(|(n, _)| *n).collect();
-    assert_eq!(connections[0], 0);
-    assert_ne!(
-        connections[1], 0,
-        "the stale connection served nothing more"
-    );
-    packgate.until_counts(0, 0);
-    let log = packgate.until_logged(3);
-    assert!(
-        log.iter().all(|entry| entry["decision"] == "admitted"),
-        "{log:?}"
     );
 }
 

@@ -72,7 +72,7 @@ pub enum Told {
     /// What the request asks for; or that this cannot be known, and why.
     Verdict(Verdict),
     /// Nothing yet. The classifier has seen the whole window and goes on with what follows (`late.rs`).
-    Nothing(Classifier),
+    Nothing(Box<Classifier>),
 }
 
 /// Reads the body of `session` until the verdict is known, the window is full, the body has ended, or time, memory or
@@ -101,7 +101,7 @@ pub async fn peek(
         if window.len >= limit {
             let told = match (length, settings.beyond_window) {
                 (Some(length), _) if length <= limit => Told::Verdict(classifier.finish()),
-                (_, BeyondWindow::Late) => Told::Nothing(classifier),
+                (_, BeyondWindow::Late) => Told::Nothing(Box::new(classifier)),
                 (_, BeyondWindow::Pass) => Told::Verdict(classifier.give_up(Why::Window)),
             };
             return Ok((window, told));

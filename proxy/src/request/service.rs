@@ -93,7 +93,7 @@ impl Service {
         let verdict = match told {
             Told::Verdict(verdict) => verdict,
             Told::Nothing(classifier) => {
-                request.body = Body::Late(Box::new(Late::new(classifier, held)));
+                request.body = Body::Late(Box::new(Late::new(*classifier, held)));
                 return Ok(false);
             }
         };
