@@ -2,7 +2,7 @@
 //! and all windows together stay within `classifier.memory`, which comes back.
 
 use packgate_integration_tests::{
-    Latch, Origin, Packgate, Reply, Request,
+    Latch, Origin, Packgate, Relay, Reply, Request,
     http::Framing,
     pkt::{self, Kind},
     until,
@@ -105,4 +105,41 @@ fn the_memory_of_all_windows_is_bounded_and_comes_back() {
         assert_eq!(passed, round, "{log:?}");
         assert_eq!(unclassified(&packgate, "memory"), round as f64);
     }
+}
+
+#[test]
+fn a_window_gives_its_memory_back_while_the_rest_still_streams() {
+    let origin = Origin::start(|_| Reply::Now(200, b"passed".to_vec()));
+    let wire = Relay::open(origin.addr());
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n\
+         classifier: {{window: 64KiB, memory: 100KiB}}\n",
+        wire.url()
+    ));
+    // Three windows of 48 KiB are more than there is, but by the time the next comes the last one has gone on.
+    let large = Request::upload_pack("r", Vec::new())
+        .body(Framing::Chunked(10_000), Kind::CloneV2.body(400_000))
+        .bytes();
+    let mut streaming = Vec::new();
+    for n in 1..=3 {
+        let mut connection = packgate.connect();
+        connection.write(&large[..300_000]).unwrap();
+        until("the body to stream on undecided", || {
+            (wire.sent().len() > n * 250_000).then_some(())
+        });
+        streaming.push(connection);
+    }
+    assert_eq!(
+        packgate
+            .ask(&Request::upload_pack("r", clone_of(900)))
+            .status,
+        200
+    );
+    assert_eq!(packgate.until_logged(1)[0]["shape"], "clone");
+    for mut connection in streaming {
+        connection.write(&large[300_000..]).unwrap();
+        assert_eq!(connection.read_response().unwrap().status, 200);
+    }
+    let log = packgate.until_logged(4);
+    assert!(log.iter().all(|entry| entry["shape"] == "clone"), "{log:?}");
 }
