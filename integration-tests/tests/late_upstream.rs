@@ -17,7 +17,7 @@ fn request(framing: Framing, body: Vec<u8>) -> Request {
 }
 
 fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|w| w == wanted)
+    memchr::memmem::find(bytes, wanted)
 }
 
 /// A server that answers each connection by `answer`, which is given the bytes as they come.
