@@ -57,17 +57,20 @@ pub struct Classifier {
     declared: Encoding,
     coding: Coding,
     scanner: Scanner,
+    inflated_limit: u64,
     verdict: Option<Verdict>,
 }
 
 impl Classifier {
-    /// `encoding`: what the header says. `decoded_limit`: decoded bytes scanned at most; a body that needs more is
-    /// [`Why::Window`].
-    pub fn new(encoding: Encoding, decoded_limit: u64) -> Self {
+    /// `encoding`: what the header says. `inflated_limit`: bytes that a gzip body is inflated to at most; one that needs
+    /// more is [`Why::Window`]. A plain body has no such bound: each of its bytes was sent by somebody, so scanning it
+    /// costs no more than receiving it did.
+    pub fn new(encoding: Encoding, inflated_limit: u64) -> Self {
         Classifier {
             declared: encoding,
             coding: Coding::Unseen,
-            scanner: Scanner::new(decoded_limit),
+            scanner: Scanner::new(),
+            inflated_limit,
             verdict: None,
         }
     }
@@ -116,15 +119,13 @@ impl Classifier {
                             self.coding = Coding::Half;
                             return None;
                         }
-                        [first, second, ..] if [*first, *second] == GZIP_MAGIC => {
-                            Coding::Gzip(Inflater::new())
-                        }
+                        [first, second, ..] if [*first, *second] == GZIP_MAGIC => self.inflating(),
                         _ => Coding::Plain,
                     }
                 }
                 Coding::Half => {
                     self.coding = if *piece.first()? == GZIP_MAGIC[1] {
-                        Coding::Gzip(Inflater::new())
+                        self.inflating()
                     } else {
                         Coding::Plain
                     };
@@ -137,6 +138,11 @@ impl Classifier {
                 Coding::Gzip(inflater) => return inflater.feed(piece, &mut self.scanner),
             }
         }
+    }
+
+    fn inflating(&mut self) -> Coding {
+        self.scanner.bound(self.inflated_limit);
+        Coding::Gzip(Inflater::new())
     }
 
     fn conclude(&self, outcome: Outcome) -> Verdict {
@@ -156,8 +162,8 @@ impl Classifier {
 }
 
 /// Classifies a body held whole; equal to feeding it to a [`Classifier`] in any pieces and finishing.
-pub fn classify(body: &[u8], encoding: Encoding, decoded_limit: u64) -> Verdict {
-    let mut classifier = Classifier::new(encoding, decoded_limit);
+pub fn classify(body: &[u8], encoding: Encoding, inflated_limit: u64) -> Verdict {
+    let mut classifier = Classifier::new(encoding, inflated_limit);
     match classifier.decode(body) {
         Some(outcome) => classifier.conclude(outcome),
         None => classifier.finish(),

@@ -82,7 +82,7 @@ impl Request {
     }
 }
 
-/// Scans decoded bytes up to a limit.
+/// Scans decoded bytes, up to a limit if it is given one.
 #[derive(Clone, Debug)]
 pub(crate) struct Scanner {
     framer: Framer,
@@ -92,14 +92,18 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// `limit`: decoded bytes looked at, at most.
-    pub(crate) fn new(limit: u64) -> Self {
+    pub(crate) fn new() -> Self {
         Scanner {
             framer: Framer::new(),
             phase: Phase::Start,
             request: Request::default(),
-            limit,
+            limit: u64::MAX,
         }
+    }
+
+    /// `limit`: decoded bytes looked at, at most.
+    pub(crate) fn bound(&mut self, limit: u64) {
+        self.limit = limit;
     }
 
     /// What was seen. `decided_at` is the number of bytes scanned.

@@ -82,7 +82,7 @@ pub enum Why {
     Empty,
     /// The body ended inside a packet or inside a gzip member.
     Truncated,
-    /// The window was full, or the decoded limit was reached, before anything was decided.
+    /// The window was full, or the bound on inflated bytes was reached, before anything was decided.
     Window,
     /// The caller had no memory left to hold the body back.
     Memory,

@@ -397,23 +397,44 @@ fn giving_up_names_the_reason_and_keeps_the_facts() {
 }
 
 #[test]
-fn the_limit_counts_decoded_bytes_and_the_last_one_within_it_may_decide() {
+fn the_limit_counts_inflated_bytes_and_the_last_one_within_it_may_decide() {
     let body = v2_body(&[WANT]);
-    for (bytes, coding) in [(body.clone(), "plain"), (gzip(&body), "gzip")] {
-        let at = |limit: usize| classify(&bytes, Encoding::Gzip, limit as u64);
-        assert_eq!(at(body.len()).shape, Shape::Clone, "{coding}");
-        let verdict = at(body.len() - 1);
-        assert_eq!(verdict.why, Some(Why::Window), "{coding}");
-        assert_eq!(verdict.facts.decided_at, body.len() as u64 - 1, "{coding}");
-        assert_eq!(at(0).why, Some(Why::Window), "{coding}");
-    }
-    assert_eq!(classify(b"", Encoding::Identity, 0).why, Some(Why::Empty));
+    let at = |limit: usize| classify(&gzip(&body), Encoding::Identity, limit as u64);
+    assert_eq!(at(body.len()).shape, Shape::Clone);
+    let verdict = at(body.len() - 1);
+    assert_eq!(verdict.why, Some(Why::Window));
+    assert_eq!(verdict.facts.decided_at, body.len() as u64 - 1);
+    assert_eq!(at(0).why, Some(Why::Window));
     let undecided = stream(&[WANT]);
-    let exactly = classify(&undecided, Encoding::Identity, undecided.len() as u64);
+    let exactly = classify(
+        &gzip(&undecided),
+        Encoding::Identity,
+        undecided.len() as u64,
+    );
     assert_eq!(
         exactly.shape,
         Shape::Negotiation,
         "nothing lies beyond the limit"
+    );
+}
+
+#[test]
+fn a_plain_body_is_decided_however_long_it_is() {
+    let body = v2_body(&[WANT]);
+    for declared in [Encoding::Identity, Encoding::Gzip, Encoding::Unsupported] {
+        assert_eq!(classify(&body, declared, 0).shape, Shape::Clone);
+    }
+    assert_eq!(classify(b"", Encoding::Identity, 0).why, Some(Why::Empty));
+    // 100,000 refs, fed as they arrive.
+    let mut classifier = Classifier::new(Encoding::Identity, 1 << 20);
+    classifier.feed(&stream(&["command=fetch", "0001"]));
+    for _ in 0..100_000 {
+        assert_eq!(classifier.feed(&pkt(WANT)), None);
+    }
+    let verdict = classifier.feed(b"0000").expect("the flush decides");
+    assert_eq!(
+        (verdict.shape, verdict.facts.wants),
+        (Shape::Clone, 100_000)
     );
 }
 

@@ -25,6 +25,8 @@ pub enum Sample {
     Sha256,
     /// 30,000 refs: its clone asks for more than `http.postBuffer` holds.
     Wide,
+    /// 100,000 refs: 5 MB of wants.
+    Vast,
     /// 64 MiB that nothing compresses: no socket buffer holds its clone, so one that is not read lasts.
     Heavy,
 }
@@ -97,7 +99,8 @@ impl Sample {
             Sample::Demo | Sample::Sha256 => history(300, |n| {
                 format!("line {n}\n").repeat(20 + n % 7).into_bytes()
             }),
-            Sample::Wide => wide(),
+            Sample::Wide => wide(30_000),
+            Sample::Vast => wide(100_000),
             Sample::Heavy => history(16, |n| noise(4 << 20, n as u64 + 1)),
         };
         let mut import = git
@@ -194,9 +197,9 @@ fn history(commits: usize, content: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     stream
 }
 
-fn wide() -> Vec<u8> {
+fn wide(refs: usize) -> Vec<u8> {
     let mut stream = history(50, |n| format!("{n}\n").into_bytes());
-    let refs: String = (0..30_000)
+    let refs: String = (0..refs)
         .map(|n| format!("reset refs/tags/t{n:05}\nfrom :{}\n", 1 + n % 50))
         .collect();
     stream.extend(refs.bytes());

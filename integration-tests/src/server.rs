@@ -34,15 +34,20 @@ pub struct NginxGit {
 impl NginxGit {
     /// Starts with copies of these samples, each at `/NAME`.
     pub fn start(samples: &[(Sample, &str)]) -> NginxGit {
-        NginxGit::start_with(samples, None)
+        NginxGit::start_with(samples, None, Path::new("/dev/null"))
     }
 
     /// The same, and speaks TLS on a second port.
     pub fn start_tls(samples: &[(Sample, &str)], pair: &Pair) -> NginxGit {
-        NginxGit::start_with(samples, Some(pair))
+        NginxGit::start_with(samples, Some(pair), Path::new("/dev/null"))
     }
 
-    fn start_with(samples: &[(Sample, &str)], pair: Option<&Pair>) -> NginxGit {
+    /// The same without TLS, with a file as the git configuration of the server's user.
+    pub fn start_with_config(samples: &[(Sample, &str)], config: &Path) -> NginxGit {
+        NginxGit::start_with(samples, None, config)
+    }
+
+    fn start_with(samples: &[(Sample, &str)], pair: Option<&Pair>, config: &Path) -> NginxGit {
         let dir = tempfile::tempdir().unwrap();
         for (sample, name) in samples {
             sample.copy_to(&dir.path().join("repos"), name);
@@ -70,7 +75,7 @@ impl NginxGit {
                     pair.key.display()
                 )
             });
-            let (mut nginx, log) = start_nginx(dir.path(), port, &tls, &backend);
+            let (mut nginx, log) = start_nginx(dir.path(), port, &tls, &backend, config);
             let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let up = until("nginx to start or to give up", || {
                 if nginx.has_ended() {
@@ -146,8 +151,15 @@ fn answers_as_ours(addr: SocketAddr) -> bool {
     asked.is_ok_and(|response| response.status == 204)
 }
 
-fn start_nginx(dir: &Path, port: u16, tls: &str, backend: &str) -> (Daemon, Lines) {
+fn start_nginx(
+    dir: &Path,
+    port: u16,
+    tls: &str,
+    backend: &str,
+    git_config: &Path,
+) -> (Daemon, Lines) {
     let at = dir.display();
+    let git_config = git_config.display();
     let root = rustix::process::geteuid().is_root();
     let user = if root { "user root;" } else { "" };
     let _ = fs::remove_file(dir.join("http.sock"));
@@ -170,6 +182,7 @@ http {{
             fastcgi_param SCRIPT_FILENAME {backend};
             fastcgi_param GIT_PROJECT_ROOT {at}/repos;
             fastcgi_param GIT_HTTP_EXPORT_ALL 1;
+            fastcgi_param GIT_CONFIG_GLOBAL {git_config};
             fastcgi_param GIT_PROTOCOL $http_git_protocol;
             fastcgi_param PATH_INFO $uri;
             fastcgi_param QUERY_STRING $query_string;

@@ -1,8 +1,8 @@
-//! What is held back of a request: within the window it is decided, past it it passes and is counted; and all windows
-//! together stay within `classifier.memory`, which comes back.
+//! What is held back of a request: within the window it is decided, past it it is decided late, or passes and is counted;
+//! and all windows together stay within `classifier.memory`, which comes back.
 
 use packgate_integration_tests::{
-    Latch, Origin, Packgate, Reply, Request,
+    Latch, Origin, Packgate, Relay, Reply, Request,
     http::Framing,
     pkt::{self, Kind},
     until,
@@ -19,49 +19,53 @@ fn unclassified(packgate: &Packgate, why: &str) -> f64 {
         .get("packgate_unclassified_total", &[("why", why)])
 }
 
-#[test]
-fn what_is_decided_within_the_window_is_gated_and_the_rest_passes_and_is_counted() {
-    let latch = Latch::new();
-    let held = latch.clone();
-    let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
-        [] => Reply::Now(200, b"passed".to_vec()),
-        _ => Reply::Held(held.clone(), b"first".to_vec()),
-    });
-    let packgate = Packgate::start(&format!(
-        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n",
-        origin.upstream()
-    ));
-    let mut running = packgate.connect();
-    running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
-    packgate.until_counts(1, 0);
+/// Around the end of the window: 48 KiB without a length, `classifier.window` (1 MiB) with one, to the byte, however it is
+/// cut. Whether it lies within.
+const AROUND: [(usize, Framing, bool); 6] = [
+    (48 << 10, Framing::Chunked(8_192), true),
+    (48 << 10, Framing::Chunked(1 << 20), true),
+    (1 << 20, Framing::Length, true),
+    ((48 << 10) + 1, Framing::Chunked(8_192), false),
+    ((48 << 10) + 1, Framing::Chunked(1 << 20), false),
+    ((1 << 20) + 1, Framing::Length, false),
+];
 
-    // The window ends at 48 KiB without a length, at `classifier.window` (1 MiB) with one, to the byte, however it is cut.
-    let mut passed = 0.0;
-    for (size, framing, status) in [
-        (48 << 10, Framing::Chunked(8_192), 429),
-        (48 << 10, Framing::Chunked(1 << 20), 429),
-        (1 << 20, Framing::Length, 429),
-        ((48 << 10) + 1, Framing::Chunked(8_192), 200),
-        ((48 << 10) + 1, Framing::Chunked(1 << 20), 200),
-        ((1 << 20) + 1, Framing::Length, 200),
-    ] {
-        let body = Kind::CloneV2.body(size);
-        let request = Request::upload_pack("r", Vec::new()).body(framing, body.clone());
-        let response = packgate.ask(&request);
-        assert_eq!(response.status, status, "{size} bytes, {framing:?}");
-        if status == 200 {
-            passed += 1.0;
-            assert_eq!(
-                origin.received().last().unwrap().body,
-                body,
-                "{size} bytes, {framing:?}"
-            );
-        }
-        until("the request to be counted", || {
-            (unclassified(&packgate, "window") == passed).then_some(())
+#[test]
+fn what_is_decided_within_the_window_is_gated_and_the_rest_too_or_passes_and_is_counted() {
+    for late in [true, false] {
+        let latch = Latch::new();
+        let held = latch.clone();
+        let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
+            [] => Reply::Now(200, b"passed".to_vec()),
+            _ => Reply::Held(held.clone(), b"first".to_vec()),
         });
+        let beyond = if late { "late" } else { "pass" };
+        let packgate = Packgate::start(&format!(
+            "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\nclassifier: {{beyond_window: {beyond}}}\n",
+            origin.upstream()
+        ));
+        let mut running = packgate.connect();
+        running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
+        packgate.until_counts(1, 0);
+
+        let mut passed = 0.0;
+        for (size, framing, within) in AROUND {
+            let what = format!("{size} bytes, {framing:?}, {beyond}");
+            let body = Kind::CloneV2.body(size);
+            let request = Request::upload_pack("r", Vec::new()).body(framing, body.clone());
+            let response = packgate.ask(&request);
+            let status = if within || late { 429 } else { 200 };
+            assert_eq!(response.status, status, "{what}");
+            if status == 200 {
+                passed += 1.0;
+                assert_eq!(origin.received().last().unwrap().body, body, "{what}");
+            }
+            until("the request to be counted", || {
+                (unclassified(&packgate, "window") == passed).then_some(())
+            });
+        }
+        latch.open();
     }
-    latch.open();
 }
 
 #[test]
@@ -101,4 +105,41 @@ fn the_memory_of_all_windows_is_bounded_and_comes_back() {
         assert_eq!(passed, round, "{log:?}");
         assert_eq!(unclassified(&packgate, "memory"), round as f64);
     }
+}
+
+#[test]
+fn a_window_gives_its_memory_back_while_the_rest_still_streams() {
+    let origin = Origin::start(|_| Reply::Now(200, b"passed".to_vec()));
+    let wire = Relay::open(origin.addr());
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n\
+         classifier: {{window: 64KiB, memory: 100KiB}}\n",
+        wire.url()
+    ));
+    // Three windows of 48 KiB are more than there is, but by the time the next comes the last one has gone on.
+    let large = Request::upload_pack("r", Vec::new())
+        .body(Framing::Chunked(10_000), Kind::CloneV2.body(400_000))
+        .bytes();
+    let mut streaming = Vec::new();
+    for n in 1..=3 {
+        let mut connection = packgate.connect();
+        connection.write(&large[..300_000]).unwrap();
+        until("the body to stream on undecided", || {
+            (wire.sent().len() > n * 250_000).then_some(())
+        });
+        streaming.push(connection);
+    }
+    assert_eq!(
+        packgate
+            .ask(&Request::upload_pack("r", clone_of(900)))
+            .status,
+        200
+    );
+    assert_eq!(packgate.until_logged(1)[0]["shape"], "clone");
+    for mut connection in streaming {
+        connection.write(&large[300_000..]).unwrap();
+        assert_eq!(connection.read_response().unwrap().status, 200);
+    }
+    let log = packgate.until_logged(4);
+    assert!(log.iter().all(|entry| entry["shape"] == "clone"), "{log:?}");
 }

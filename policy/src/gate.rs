@@ -143,15 +143,23 @@ impl Gate {
 
     /// A demand arrives.
     pub fn offer(&mut self, demand: Demand, now: Moment) -> Offer {
+        self.offer_for(demand, Duration::MAX, now)
+    }
+
+    /// A demand arrives that can wait for so long at most, whatever the queue's timeout: past it it is refused like any
+    /// waiter whose time is up, and with no `patience` at all like a newcomer where nobody may wait.
+    pub fn offer_for(&mut self, demand: Demand, patience: Duration, now: Moment) -> Offer {
         self.tell_time(now);
+        let patience = patience.min(self.settings.queue.timeout);
         if self.settings.exempts(&demand) {
             return Offer::Exempt;
         }
         let set = self.buckets.find_or_make(self.settings.buckets_of(&demand));
         let blockers = self.queue.blockers(&self.buckets, &set, demand.seats);
-        let offer = match (self.may_run(&demand, &set, &blockers), self.settings.mode) {
+        let may = self.may_run(&demand, &set, &blockers, patience);
+        let offer = match (may, self.settings.mode) {
             (May::Run, _) => Offer::Running(self.start_newcomer(demand, set)),
-            (May::Wait, Mode::Enforce) => Offer::Waiting(self.enqueue(demand, set)),
+            (May::Wait, Mode::Enforce) => Offer::Waiting(self.enqueue(demand, set, patience)),
             (May::Wait, _) => Offer::ShadowQueued(self.start_newcomer(demand, set)),
             (May::Not(why), Mode::Enforce) => {
                 self.refused.count(self.now);
@@ -355,13 +363,19 @@ impl Gate {
         self.slots.forget_past(self.now);
     }
 
-    fn may_run(&self, demand: &Demand, set: &BucketSet, blockers: &[BucketId]) -> May {
+    fn may_run(
+        &self,
+        demand: &Demand,
+        set: &BucketSet,
+        blockers: &[BucketId],
+        patience: Duration,
+    ) -> May {
         let queue = &self.settings.queue;
         if self.draining {
             May::Not(RefusalWhy::Draining)
         } else if blockers.is_empty() {
             May::Run
-        } else if queue.timeout.is_zero() {
+        } else if patience.is_zero() {
             May::Not(RefusalWhy::Full)
         } else if self.would_wait(demand, blockers) >= queue.max_waiting
             || self.queue.waiting_in_flow(set) >= queue.max_waiting_per_flow
@@ -408,9 +422,9 @@ impl Gate {
         self.queue.admitted(&mut self.buckets, &set, turn);
     }
 
-    fn enqueue(&mut self, demand: Demand, set: BucketSet) -> Ticket {
+    fn enqueue(&mut self, demand: Demand, set: BucketSet, patience: Duration) -> Ticket {
         let ticket = self.new_ticket();
-        let deadline = self.now.saturating_add(self.settings.queue.timeout);
+        let deadline = self.now.saturating_add(patience);
         self.queue
             .join(&mut self.buckets, set, ticket, demand.seats);
         self.deadlines.insert((deadline, ticket));

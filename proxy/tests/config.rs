@@ -3,8 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use packgate::config::{
-    Address, Config, ConfigErrors, HalfClose, Listen, LoadError, LogFormat, Overrides, RepoKey, Seats,
-    Source, Upstream, UserSource,
+    Address, BeyondWindow, Config, ConfigErrors, HalfClose, Listen, LoadError, LogFormat,
+    Overrides, RepoKey, Seats, Source, Upstream, UserSource,
 };
 use packgate_policy::{Mode, Per};
 use proptest::prelude::*;
@@ -141,6 +141,21 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
     (
         "classifier: {timeout: 0}",
         &[("classifier.timeout", "at least 1ms")],
+    ),
+    (
+        "classifier: {beyond_window: hold}",
+        &[(
+            "classifier.beyond_window",
+            "must be late or pass, not `hold`",
+        )],
+    ),
+    (
+        "classifier: {late_wait: 30}",
+        &[("classifier.late_wait", "needs a unit")],
+    ),
+    (
+        "classifier: {late_wait: -1s}",
+        &[("classifier.late_wait", "must be a duration such as")],
     ),
     (
         "classifier: {window: 1M}",
@@ -703,6 +718,8 @@ fn defaults_are_those_of_the_design() {
         (1 << 20, 64 << 20)
     );
     assert_eq!(config.classifier.timeout, secs(10));
+    assert_eq!(config.classifier.beyond_window, BeyondWindow::Late);
+    assert_eq!(config.classifier.late_wait, secs(30));
     assert_eq!(
         config.repo_key,
         RepoKey {
@@ -769,13 +786,15 @@ fn every_notation_is_understood() {
         ]
     );
     let config = good(
-        "classifier: {window: 65536, memory: 2GiB, timeout: 1m 5s}\nqueue: {timeout: 0}\nlimits:\nexempt:\nidentity:\n",
+        "classifier: {window: 65536, memory: 2GiB, timeout: 1m 5s, beyond_window: pass, late_wait: 0}\nqueue: {timeout: 0}\nlimits:\nexempt:\nidentity:\n",
     );
     assert_eq!(
         (config.classifier.window, config.classifier.memory),
         (65536, 2 << 30)
     );
     assert_eq!(config.classifier.timeout, Duration::from_secs(65));
+    assert_eq!(config.classifier.beyond_window, BeyondWindow::Pass);
+    assert_eq!(config.classifier.late_wait, Duration::ZERO);
     let config = good(
         "refusal: {status: 503}\nmode: shadow\ntelemetry: {log: text}\nidentity: {user: [credential], ipv6_prefix: 128}\nexempt: [{user: '*'}]",
     );
@@ -1041,6 +1060,10 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
             "classifier.timeout",
         ),
         (
+            "limits: [{name: a, per: global, seats: 1}]\nclassifier: {late_wait: 60s}",
+            "classifier.late_wait",
+        ),
+        (
             "limits: [{name: a, per: global, seats: 1}]\nidentity: {trusted_proxies: ['::/0']}",
             "identity.trusted_proxies[0]",
         ),
@@ -1114,6 +1137,8 @@ fn any_value() -> impl Strategy<Value = String> {
             "window",
             "memory",
             "timeout",
+            "beyond_window",
+            "late_wait",
             "clone",
             "name",
             "per",

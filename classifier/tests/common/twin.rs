@@ -52,7 +52,7 @@ pub fn assert_agrees(verdict: &Verdict, body: &[u8], declared: Encoding, limit: 
 
 pub fn classify(body: &[u8], declared: Encoding, limit: u64) -> Answer {
     let (mut bytes, mut end) = decode(body);
-    if bytes.len() as u64 > limit {
+    if body.starts_with(&[0x1f, 0x8b]) && bytes.len() as u64 > limit {
         bytes.truncate(limit as usize);
         end = Some(Why::Window);
     }

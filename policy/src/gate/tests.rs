@@ -353,6 +353,44 @@ mod waiting {
     }
 
     #[test]
+    fn who_has_less_patience_than_the_queue_is_refused_when_it_ends() {
+        let one = || settings([limit("all", Per::Global, 1)]);
+        let mut gate = Gate::new(one());
+        let running = runs(&mut gate, clone_of("a"), 0);
+        let patient = waits(&mut gate, clone_of("a"), 0);
+        let seconds = Duration::from_secs;
+        let Offer::Waiting(hasty) = gate.offer_for(clone_of("a"), seconds(30), at(1)) else {
+            panic!()
+        };
+        assert_eq!(gate.next_deadline(), Some(at(31)));
+        gate.reconfigure(one(), at(2));
+        assert_eq!(gate.next_deadline(), Some(at(31)), "patience does not grow");
+        gate.advance(at(31));
+        let Some(Event::Refused(ticket, refusal)) = gate.next_event() else {
+            panic!()
+        };
+        assert_eq!(
+            (ticket, refusal.why, refusal.limit.as_deref()),
+            (hasty, RefusalWhy::Timeout, Some("all"))
+        );
+        assert_eq!(gate.next_deadline(), Some(at(60)));
+
+        let Offer::Refused(refusal) = gate.offer_for(clone_of("a"), Duration::ZERO, at(31)) else {
+            panic!()
+        };
+        assert_eq!(refusal.why, RefusalWhy::Full, "it never waited");
+        let Offer::Waiting(_) = gate.offer_for(clone_of("a"), seconds(90), at(31)) else {
+            panic!()
+        };
+        assert_eq!(ends(&mut gate, running, 32), [patient]);
+        assert_eq!(
+            gate.next_deadline(),
+            Some(at(91)),
+            "nobody waits longer than the queue lets them"
+        );
+    }
+
+    #[test]
     fn cancelled_waiters_are_skipped() {
         let mut gate = Gate::new(settings([limit("all", Per::Global, 1)]));
         let running = runs(&mut gate, clone_of("a"), 0);

@@ -6,7 +6,8 @@ use humantime::format_duration;
 use packgate_policy::{Match, Mode, Per};
 
 use crate::config::{
-    Config, HalfClose, Listen, LogFormat, Upstream, UserSource, Warning, conditions, show_size,
+    BeyondWindow, Config, HalfClose, Listen, LogFormat, Upstream, UserSource, Warning, conditions,
+    show_size,
 };
 
 /// What packgate understood, the warnings, and `ok` on the last line.
@@ -246,6 +247,16 @@ fn rest(page: &mut Page, config: &Config) {
             format_duration(classifier.timeout),
         ),
     );
+    match classifier.beyond_window {
+        BeyondWindow::Late => page.row(
+            "beyond that",
+            format_args!(
+                "streams on, and its end is held until it is decided, for up to {}",
+                format_duration(classifier.late_wait)
+            ),
+        ),
+        BeyondWindow::Pass => page.row("beyond that", "passes undecided, and is counted"),
+    }
     page.row(
         "timeouts",
         format_args!(

@@ -24,7 +24,8 @@ pub(super) const LISTEN: &[&str] = &["address", "tls"];
 pub(super) const TLS: &[&str] = &["certificate", "key"];
 pub(super) const UPSTREAM: &[&str] = &["cgi", "url", "ca", "server_name"];
 pub(super) const CGI: &[&str] = &["root"];
-pub(super) const CLASSIFIER: &[&str] = &["window", "memory", "timeout"];
+pub(super) const CLASSIFIER: &[&str] =
+    &["window", "memory", "timeout", "beyond_window", "late_wait"];
 pub(super) const REPO_KEY: &[&str] = &["fold_case", "host"];
 /// The shapes whose seats can be set. The others never take one: what they ask for costs nothing, or is not known.
 pub(super) const SEATS: &[&str] = &["clone", "shallow", "filtered", "deepening", "incremental"];

@@ -170,6 +170,20 @@ pub struct Classifier {
     pub memory: u64,
     /// How long one body may take to show its shape; not zero.
     pub timeout: Duration,
+    /// What becomes of a body whose shape is not known when its window is full.
+    pub beyond_window: BeyondWindow,
+    /// How long a request that is decided late may wait for a seat, also where `queue.timeout` is longer; zero refuses at
+    /// once.
+    pub late_wait: Duration,
+}
+
+/// What becomes of a body whose shape is not known when its window is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeyondWindow {
+    /// It streams on, and is decided when its shape is known; only the piece that tells it is held.
+    Late,
+    /// It passes undecided, and is counted.
+    Pass,
 }
 
 /// What of a URL names a repository, for accounting only.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use packgate_policy::Mode;
 
 use super::{
-    Classifier, Config, ConfigErrors, Drain, HalfClose, LogFormat, Overrides, RepoKey, Seats,
-    Telemetry, Timeouts, endpoints,
+    BeyondWindow, Classifier, Config, ConfigErrors, Drain, HalfClose, LogFormat, Overrides,
+    RepoKey, Seats, Telemetry, Timeouts, endpoints,
     errors::ConfigError,
     identity, keys, limits,
     raw::{self, Value},
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 /// A smaller window holds not even the everyday request of a repository with some dozens of branches, and every clone
-/// would pass unclassified.
+/// would be decided late, or pass unclassified.
 const LEAST_WINDOW: u64 = 4 << 10;
 
 const DEFAULT_ADMIN: &str = "127.0.0.1:9901";
@@ -118,6 +118,8 @@ const MODES: &[(&str, Mode)] = &[
     ("shadow", Mode::Shadow),
     ("off", Mode::Off),
 ];
+const BEYOND_WINDOW: &[(&str, BeyondWindow)] =
+    &[("late", BeyondWindow::Late), ("pass", BeyondWindow::Pass)];
 const HALF_CLOSES: &[(&str, HalfClose)] = &[("gone", HalfClose::Gone), ("keep", HalfClose::Keep)];
 const LOG_FORMATS: &[(&str, LogFormat)] = &[("json", LogFormat::Json), ("text", LogFormat::Text)];
 
@@ -164,6 +166,13 @@ fn classifier(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Classifier>
     let window = section.read("window", 1 << 20, size(LEAST_WINDOW), mistakes);
     let memory = section.read("memory", 64 << 20, size(0), mistakes);
     let timeout = section.read("timeout", 10 * SECOND, duration(TICK), mistakes);
+    let beyond_window = section.read(
+        "beyond_window",
+        BeyondWindow::Late,
+        word(BEYOND_WINDOW),
+        mistakes,
+    );
+    let late_wait = section.read("late_wait", 30 * SECOND, duration(Duration::ZERO), mistakes);
     if let (Some(window), Some(memory)) = (window, memory)
         && memory < window
     {
@@ -177,6 +186,8 @@ fn classifier(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Classifier>
         window: window?,
         memory: memory?,
         timeout: timeout?,
+        beyond_window: beyond_window?,
+        late_wait: late_wait?,
     })
 }
 

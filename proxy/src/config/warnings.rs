@@ -75,11 +75,17 @@ impl Config {
                 "off: nothing is gated, no request body is looked at".into(),
             ),
         }
-        if self.classifier.timeout >= PATIENCE_OF_PROXIES {
-            warn(
-                "classifier.timeout".into(),
-                "nginx ends a request body that pauses for 60s: decide sooner".into(),
-            );
+        let classifier = &self.classifier;
+        for (key, pause) in [
+            ("classifier.timeout", classifier.timeout),
+            ("classifier.late_wait", classifier.late_wait),
+        ] {
+            if pause >= PATIENCE_OF_PROXIES {
+                warn(
+                    key.into(),
+                    "nginx ends a request body that pauses for 60s: decide sooner".into(),
+                );
+            }
         }
     }
 

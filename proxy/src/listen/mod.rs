@@ -197,14 +197,16 @@ impl Accepted {
     async fn ready(self, manners: Arc<Manners>) -> Option<Client> {
         match self {
             Accepted::Plain(client) => Some(client),
-            Accepted::Tls(stream, peer, acceptor) => match acceptor.accept(stream, peer, manners).await {
-                Ok(client) => Some(client),
-                Err(e) => {
-                    // Scanners and health checks fail at it all day long.
-                    tracing::debug!(%peer, error = %e, "no TLS with this client");
-                    None
+            Accepted::Tls(stream, peer, acceptor) => {
+                match acceptor.accept(stream, peer, manners).await {
+                    Ok(client) => Some(client),
+                    Err(e) => {
+                        // Scanners and health checks fail at it all day long.
+                        tracing::debug!(%peer, error = %e, "no TLS with this client");
+                        None
+                    }
                 }
-            },
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use packgate_policy::{
@@ -83,11 +84,11 @@ impl Floor {
         })
     }
 
-    /// Asks for the seats of `demand`.
-    pub fn admit(self: &Arc<Floor>, demand: Demand) -> Admission {
+    /// Asks for the seats of `demand`, which waits for them `patience` long at most, whatever the queue's timeout.
+    pub fn admit(self: &Arc<Floor>, demand: Demand, patience: Duration) -> Admission {
         let now = self.now();
         let mut state = self.lock();
-        let offer = state.gate.offer(demand, now);
+        let offer = state.gate.offer_for(demand, patience, now);
         state.deliver();
         match offer {
             Offer::Exempt => Admission::Exempt,

@@ -14,7 +14,7 @@ use super::{
     admit::Permit,
     decide, release, respond,
     service::counted_shape,
-    state::{RequestState, UploadPack},
+    state::{Body, RequestState, UploadPack},
 };
 use crate::{
     app::Shared,
@@ -90,6 +90,13 @@ pub fn finish(
         Some(_) => Outcome::UpstreamFailed,
         None => outcome_of(&request, status, error),
     };
+    // The server ended it before anything was decided: it passed. (A client that leaves first has cancelled.)
+    if let Body::Late(late) = std::mem::replace(&mut request.body, Body::Unread)
+        && matches!(outcome, Outcome::Served | Outcome::UpstreamFailed)
+    {
+        request.decision = Decision::Exempt;
+        request.verdict = Some(late.give_up());
+    }
     let mut permit = request.permit.take();
     if let Some(permit) = &mut permit {
         permit.ended(ended(outcome, status));

@@ -1,11 +1,13 @@
 //! The way of one request.
 
 pub mod admit;
+mod body;
 pub mod budget;
 pub mod decide;
 mod finish;
 mod hop;
 pub mod identity;
+mod late;
 mod peek;
 mod release;
 mod respond;

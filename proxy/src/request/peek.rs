@@ -11,7 +11,7 @@ use pingora_core::{Result, protocols::http::ServerSession};
 use tokio::time::{Instant, timeout_at};
 
 use super::budget::Share;
-use crate::config;
+use crate::config::{self, BeyondWindow};
 
 /// What pingora's retry buffer holds.
 const RETRY_BUFFER: u64 = 64 * 1024;
@@ -20,7 +20,7 @@ const RETRY_BUFFER: u64 = 64 * 1024;
 /// retry buffer.
 const UNSIZED_WINDOW: u64 = 48 * 1024;
 
-/// Decoded bytes that are scanned at most, as a multiple of the window: what a gzip bomb can cost.
+/// Bytes that a gzip body is inflated to at most, as a multiple of the window: what a bomb can cost.
 const INFLATION: u64 = 16;
 
 /// The bytes held back, in order.
@@ -66,8 +66,18 @@ impl Window {
     }
 }
 
+/// What the window told.
+#[derive(Debug)]
+pub enum Told {
+    /// What the request asks for; or that this cannot be known, and why.
+    Verdict(Verdict),
+    /// Nothing yet. The classifier has seen the whole window and goes on with what follows (`late.rs`).
+    Nothing(Box<Classifier>),
+}
+
 /// Reads the body of `session` until the verdict is known, the window is full, the body has ended, or time, memory or
-/// bytes ran out. Every end but a broken connection is a verdict.
+/// bytes ran out. Every end is a verdict, but for a broken connection and for a window that is full where what lies
+/// beyond it is to be decided late.
 ///
 /// # Errors
 /// The client's connection failed, or its framing is wrong.
@@ -76,7 +86,7 @@ pub async fn peek(
     encoding: Encoding,
     settings: &config::Classifier,
     share: Share,
-) -> Result<(Window, Verdict)> {
+) -> Result<(Window, Told)> {
     let mut window = Window::new(share);
     let mut classifier = classifier(encoding, settings);
     let length = content_length(session);
@@ -89,11 +99,12 @@ pub async fn peek(
 
     loop {
         if window.len >= limit {
-            let verdict = match length {
-                Some(length) if length <= limit => classifier.finish(),
-                _ => classifier.give_up(Why::Window),
+            let told = match (length, settings.beyond_window) {
+                (Some(length), _) if length <= limit => Told::Verdict(classifier.finish()),
+                (_, BeyondWindow::Late) => Told::Nothing(Box::new(classifier)),
+                (_, BeyondWindow::Pass) => Told::Verdict(classifier.give_up(Why::Window)),
             };
-            return Ok((window, verdict));
+            return Ok((window, told));
         }
         // The last read that the window will see must find the buffer on.
         let rest = length.map_or(0, |length| length.saturating_sub(window.len));
@@ -102,25 +113,30 @@ pub async fn peek(
             window.replayed_from = Some(window.len);
         }
         let piece = match timeout_at(deadline, session.read_request_body()).await {
-            Err(_) => return Ok((window, classifier.give_up(Why::Timeout))),
+            Err(_) => return Ok((window, Told::Verdict(classifier.give_up(Why::Timeout)))),
             Ok(piece) => piece?,
         };
         let Some(piece) = piece else {
-            return Ok((window, classifier.finish()));
+            return Ok((window, Told::Verdict(classifier.finish())));
         };
-        // What a read brings beyond the window is held, but not looked at: the answer must not depend on how the bytes
-        // were cut on their way.
-        let room = usize::try_from(limit - window.len).unwrap_or(usize::MAX);
-        let seen = piece.slice(..piece.len().min(room));
+        let seen = match settings.beyond_window {
+            BeyondWindow::Late => piece.clone(),
+            // What a read brings beyond the window is held, but not looked at: the answer must not depend on how the
+            // bytes were cut on their way.
+            BeyondWindow::Pass => {
+                let room = usize::try_from(limit - window.len).unwrap_or(usize::MAX);
+                piece.slice(..piece.len().min(room))
+            }
+        };
         let affordable = window.share.grow(piece.len() as u64, settings.memory);
         window.len += piece.len() as u64;
         window.pieces.push(piece);
         if let Some(verdict) = classifier.feed(&seen) {
             let verdict = verdict.clone();
-            return Ok((window, verdict));
+            return Ok((window, Told::Verdict(verdict)));
         }
         if !affordable {
-            return Ok((window, classifier.give_up(Why::Memory)));
+            return Ok((window, Told::Verdict(classifier.give_up(Why::Memory))));
         }
     }
 }

@@ -21,7 +21,8 @@ const LINGER_TIME: Duration = Duration::from_secs(5);
 /// Bytes of a body that are read before a refusal if they have come already: what a client sends in one go.
 const REST: usize = 64 * 1024;
 
-/// Writes a refusal with `status` (429 or what the configuration says).
+/// Writes a refusal with `status` (429 or what the configuration says), unless a response has begun: a server may answer
+/// before it has the whole request. Then all that can be done is to break the response off.
 ///
 /// A body that was not read whole would be taken for the next request: the connection is closed then, after reading on
 /// within bounds, because a close with unread bytes is a reset that can overtake the response (RFC 9112, section 9.6).
@@ -29,6 +30,9 @@ const REST: usize = 64 * 1024;
 /// # Errors
 /// The client's connection failed.
 pub async fn refuse(session: &mut ServerSession, refusal: &Refusal, status: u16) -> Result<()> {
+    if answered(session).is_some() {
+        return Ok(());
+    }
     let text = Bytes::from(format!("{refusal}\n"));
     let mut header = plain_text(status, text.len())?;
     header.insert_header("Retry-After", refusal.retry_after.as_secs().to_string())?;

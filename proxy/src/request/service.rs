@@ -9,10 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Version, header};
-use packgate_classifier::{Answer, Encoding, Endpoint, Shape, route};
-use packgate_policy::Mode;
+use packgate_classifier::{Answer, Encoding, Endpoint, Shape, Verdict, route};
+use packgate_policy::{Mode, Refusal};
 use pingora_core::{
     Error, ErrorType, Result, protocols::http::ServerSession, upstreams::peer::HttpPeer,
 };
@@ -24,7 +24,8 @@ use super::{
     admit::{Admission, Permit},
     decide, finish, hop,
     identity::{self, Identified},
-    peek::{classifier, peek, replayable},
+    late::Late,
+    peek::{Told, classifier, peek, replayable},
     release, respond,
     state::{Body, Held, RequestState, UploadPack},
     wait::{Waited, client_of, wait},
@@ -79,18 +80,86 @@ impl Service {
             session.req_header_mut().remove_header(&header::EXPECT);
         }
         request.decision = Decision::Cancelled; // until more is known: the client may leave at any await
-        let (window, verdict) = peek(
+        let (window, told) = peek(
             session,
             encoding,
             &config.classifier,
             self.shared.budget.share(),
         )
         .await?;
-        request.body = Body::Held(Held {
+        let held = Held {
             window,
             replays: false,
             sent: false,
-        });
+        };
+        let verdict = match told {
+            Told::Verdict(verdict) => verdict,
+            Told::Nothing(classifier) => {
+                request.body = Body::Late(Box::new(Late::new(*classifier, held)));
+                return Ok(false);
+            }
+        };
+        request.body = Body::Held(held);
+        match self
+            .seat(session, request, &config, verdict, Duration::MAX)
+            .await?
+        {
+            None => Ok(false),
+            Some(refusal) => {
+                // What was held is of no use to a refused request, and the client may take its time to read the answer.
+                request.body = Body::Unread;
+                respond::refuse(session, &refusal, config.refusal_status).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// The piece at hand has told what had to be decided late; it goes on when this returns `Ok`.
+    async fn decide_late(
+        &self,
+        session: &mut ServerSession,
+        request: &mut UploadPack,
+        config: &Config,
+        verdict: Verdict,
+    ) -> Result<()> {
+        if respond::answered(session).is_some_and(|status| status != 200) {
+            // The server has turned it down by itself: no pack will follow, and nobody reads another answer.
+            request.verdict = Some(verdict);
+            request.decision = Decision::Exempt;
+        } else if let Some(refusal) = self
+            .seat(
+                session,
+                request,
+                config,
+                verdict,
+                config.classifier.late_wait,
+            )
+            .await?
+        {
+            // As far as the server's times are told, it was never asked.
+            request.forwarded = None;
+            request.refusal = Some(refusal);
+            let status = ErrorType::HTTPStatus(config.refusal_status);
+            return Err(Error::explain(status, "refused late").into_down());
+        }
+        // Until now the server could do nothing; its time begins here.
+        request.forwarded = Some(Instant::now());
+        request.decided();
+        Ok(())
+    }
+
+    /// Asks the gate for what the verdict needs and waits for it, `patience` long at most. The refusal is still to be sent.
+    ///
+    /// # Errors
+    /// The client hung up while it waited.
+    async fn seat(
+        &self,
+        session: &mut ServerSession,
+        request: &mut UploadPack,
+        config: &Config,
+        verdict: Verdict,
+        patience: Duration,
+    ) -> Result<Option<Refusal>> {
         let demand = decide::demand(
             request.repo.clone(),
             &request.client,
@@ -99,17 +168,25 @@ impl Service {
         );
         request.verdict = Some(verdict);
 
-        match self.shared.floor.admit(demand) {
-            Admission::Exempt => request.decision = Decision::Exempt,
-            Admission::Running(permit) => request.run(permit, Decision::Admitted),
-            Admission::Shadowed(permit, None) => request.run(permit, Decision::Queued),
+        let refusal = match self.shared.floor.admit(demand, patience) {
+            Admission::Exempt => {
+                request.decision = Decision::Exempt;
+                return Ok(None);
+            }
+            Admission::Running(permit) => {
+                request.run(permit, Decision::Admitted);
+                return Ok(None);
+            }
+            Admission::Shadowed(permit, None) => {
+                request.run(permit, Decision::Queued);
+                return Ok(None);
+            }
             Admission::Shadowed(permit, Some(refusal)) => {
                 request.limit = refusal.limit;
                 request.run(permit, Decision::ShadowRefused);
+                return Ok(None);
             }
-            Admission::Refused(refusal) => {
-                return self.refuse(session, request, &config, refusal).await;
-            }
+            Admission::Refused(refusal) => refusal,
             Admission::Waiting(waiter) => {
                 let since = Instant::now();
                 let waited = wait(session, waiter).await;
@@ -122,38 +199,24 @@ impl Service {
                 };
                 self.shared.metrics.queue_wait(outcome, stood);
                 match waited {
-                    Waited::Granted(permit) => request.run(permit, Decision::Queued),
-                    Waited::Refused(refusal) => {
-                        return self.refuse(session, request, &config, refusal).await;
+                    Waited::Granted(permit) => {
+                        request.run(permit, Decision::Queued);
+                        return Ok(None);
                     }
+                    Waited::Refused(refusal) => refusal,
                     Waited::ClientGone => {
-                        return Error::e_explain(
-                            ErrorType::ConnectionClosed,
-                            "the client hung up while it waited",
-                        );
+                        let gone = "the client hung up while it waited";
+                        return Err(Error::explain(ErrorType::ConnectionClosed, gone).into_down());
                     }
                 }
             }
-        }
-        Ok(false)
-    }
-
-    async fn refuse(
-        &self,
-        session: &mut ServerSession,
-        request: &mut UploadPack,
-        config: &Config,
-        refusal: packgate_policy::Refusal,
-    ) -> Result<bool> {
+        };
         request.decision = Decision::Refused;
         request.limit = refusal.limit.clone();
-        // What was held is of no use to a refused request, and the client may take its time to read the answer.
-        request.body = Body::Unread;
         self.shared
             .metrics
             .refusal(refusal.limit.as_ref(), refusal.why);
-        respond::refuse(session, &refusal, config.refusal_status).await?;
-        Ok(true)
+        Ok(Some(refusal))
     }
 }
 
@@ -166,6 +229,7 @@ impl UploadPack {
             verdict: None,
             decision: Decision::Passed,
             limit: None,
+            refusal: None,
             wait: None,
             permit: None,
             forwarded: None,
@@ -313,7 +377,7 @@ impl ProxyHttp for Service {
             upstream.insert_header(REQUEST_ID_HEADER, cost.id().to_string())?;
             request.cost = Some(cost);
         }
-        if let Body::Held(held) = &mut request.body {
+        if let Some(held) = request.held_mut() {
             held.replays = session.as_ref().get_retry_buffer().is_some();
             held.sent = false;
         }
@@ -322,13 +386,21 @@ impl ProxyHttp for Service {
 
     async fn request_body_filter(
         &self,
-        _: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
         state: &mut RequestState,
     ) -> Result<()> {
         if let Some(request) = &mut state.upload_pack {
-            request.pass(body, end_of_stream);
+            let told = request.pass(body, end_of_stream);
+            if session.as_ref().retry_buffer_truncated() {
+                request.forget_window();
+            }
+            if let Some(verdict) = told {
+                let session = session.as_downstream_mut();
+                self.decide_late(session, request, &state.config, verdict)
+                    .await?;
+            }
         }
         // An empty last piece from HTTP/2 would end the chunked body of HTTP/1 twice (pingora issue 935).
         if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
@@ -349,12 +421,8 @@ impl ProxyHttp for Service {
         if response.status.is_informational() {
             return Ok(());
         }
-        if let Body::Held(held) = &request.body
-            && held.sent
-        {
-            // The upstream has answered: there will be no other attempt, and the memory can go.
-            request.body = Body::Unread;
-        }
+        // The upstream has answered: there will be no other attempt.
+        request.forget_window();
         let plain = content_encoding(&response.headers) == Encoding::Identity;
         request.answer = (response.status == StatusCode::OK && plain).then(Answer::new);
         Ok(())
@@ -436,6 +504,22 @@ impl ProxyHttp for Service {
         e: &Error,
         state: &mut RequestState,
     ) -> FailToProxy {
+        if let Some(request) = &mut state.upload_pack
+            && let Some(refusal) = request.refusal.take()
+        {
+            request.body = Body::Unread;
+            let status = state.config.refusal_status;
+            // The connection cannot go on: pingora ends it after every failure.
+            session.set_keepalive(None);
+            let session = session.as_downstream_mut();
+            if let Err(e) = respond::refuse(session, &refusal, status).await {
+                tracing::debug!(error = %e, "the client could not be told of a refusal");
+            }
+            return FailToProxy {
+                error_code: status,
+                can_reuse_downstream: false,
+            };
+        }
         let status = respond::status_of(e);
         finish::record_failure(&self.shared, e, state);
         if let Some(status) = status {
@@ -477,49 +561,6 @@ impl ProxyHttp for Service {
     fn suppress_error_log(&self, _: &Session, _: &RequestState, error: &Error) -> bool {
         // Clients leave all the time; the access log has it.
         *error.esource() == pingora_core::ErrorSource::Downstream
-    }
-}
-
-impl UploadPack {
-    /// A piece of the body on its way to the upstream.
-    fn pass(&mut self, body: &mut Option<Bytes>, end_of_stream: bool) {
-        match &mut self.body {
-            Body::Unread => {}
-            Body::Held(held) => {
-                if !std::mem::replace(&mut held.sent, true) {
-                    let prefix = held.window.prefix(held.replays);
-                    *body = joined(prefix, body.take());
-                }
-            }
-            Body::Watched(classifier) => {
-                let decided = body
-                    .as_ref()
-                    .and_then(|piece| classifier.feed(piece).cloned());
-                if decided.is_some() {
-                    self.verdict = decided;
-                    self.body = Body::Unread;
-                } else if end_of_stream
-                    && let Body::Watched(classifier) =
-                        std::mem::replace(&mut self.body, Body::Unread)
-                {
-                    self.verdict = Some(classifier.finish());
-                }
-            }
-        }
-    }
-}
-
-fn joined(prefix: Bytes, body: Option<Bytes>) -> Option<Bytes> {
-    match body {
-        Some(body) if prefix.is_empty() => Some(body),
-        Some(body) if !body.is_empty() => {
-            let mut both = BytesMut::with_capacity(prefix.len() + body.len());
-            both.extend_from_slice(&prefix);
-            both.extend_from_slice(&body);
-            Some(both.freeze())
-        }
-        body if prefix.is_empty() => body,
-        _ => Some(prefix),
     }
 }
 

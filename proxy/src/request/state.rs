@@ -7,10 +7,11 @@ use std::{
 };
 
 use packgate_classifier::{Answer, Classifier, Endpoint, Shape, Verdict};
+use packgate_policy::Refusal;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::{admit::Permit, identity::Identified, peek::Window};
+use super::{admit::Permit, identity::Identified, late::Late, peek::Window};
 use crate::{config::Config, telemetry::metrics::Decision, upstream::cgi::Expected};
 
 /// pingora's per-request context.
@@ -45,6 +46,8 @@ pub struct UploadPack {
     pub decision: Decision,
     /// The limit that refused it.
     pub limit: Option<Arc<str>>,
+    /// A refusal decided late: the answer that is still owed to the client.
+    pub refusal: Option<Refusal>,
     /// How long it stood in the queue, if it did.
     pub wait: Option<Duration>,
     /// Its seats, while it has any.
@@ -71,6 +74,8 @@ pub enum Body {
     Watched(Box<Classifier>),
     /// Its first part was held, and must go upstream before the rest.
     Held(Held),
+    /// The same, but what the request asks for is not known yet: the piece that tells is held as well.
+    Late(Box<Late>),
 }
 
 /// A window on its way to the upstream.

@@ -6,6 +6,10 @@
 //! reading on was rejected: the proxy waits for its own writes too, and two that wait for each other wait forever.
 //!
 //! The connection is read even when the request has ended: that is how its end is noticed while git computes.
+//!
+//! `git http-backend` writes the head of its response before it reads the request, when it cannot know more than that it has
+//! started. The head is kept until there is something behind it or the request has ended, so that a request that is refused
+//! late (`request/late.rs`) has not been answered by then.
 
 use std::{
     future::{Future, poll_fn},
@@ -16,6 +20,7 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use pingora_core::protocols::http::{HttpTask, ServerSession};
+use pingora_http::ResponseHeader;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::{headers, process::Process};
@@ -84,6 +89,8 @@ enum Inbound {
 enum Outbound {
     /// Collecting the head.
     Head(BytesMut),
+    /// The head is there; the request has not ended, and there is nothing behind the head.
+    Ready(Box<ResponseHeader>, Body),
     /// Passing on the body.
     Body(Body),
     /// The program's output has ended; its exit status is awaited.
@@ -151,7 +158,7 @@ impl Exchange<'_> {
         }
         // The response first: a push that arrives faster than git takes it must not hold back git's progress messages.
         match &self.outbound {
-            Outbound::Head(_) | Outbound::Body(_)
+            Outbound::Head(_) | Outbound::Ready(..) | Outbound::Body(_)
                 if !self.session.has_pending_downstream_proxy_tasks() =>
             {
                 if let Poll::Ready(read) = self.poll_stdout(cx) {
@@ -163,7 +170,7 @@ impl Exchange<'_> {
                     return Poll::Ready(Event::Exit(status.ok()));
                 }
             }
-            Outbound::Head(_) | Outbound::Body(_) | Outbound::Closing => {}
+            Outbound::Head(_) | Outbound::Ready(..) | Outbound::Body(_) | Outbound::Closing => {}
         }
         match (&mut self.inbound, &mut self.process.stdin) {
             (Inbound::Writing { piece, .. }, Some(stdin)) => {
@@ -229,7 +236,20 @@ impl Exchange<'_> {
 
     fn request_ended(&mut self) -> Inbound {
         self.process.stdin = None;
+        self.send_head();
         Inbound::Ended
+    }
+
+    /// Sends a head that was kept.
+    fn send_head(&mut self) {
+        self.outbound = match std::mem::replace(&mut self.outbound, Outbound::Closing) {
+            Outbound::Ready(head, body) => {
+                self.session
+                    .send_downstream_proxy_task(HttpTask::Header(head, false));
+                Outbound::Body(body)
+            }
+            other => other,
+        };
     }
 
     fn on_stdout(&mut self, read: io::Result<Bytes>) -> Option<Ending> {
@@ -246,12 +266,14 @@ impl Exchange<'_> {
                     Ok(Some(head)) => {
                         let mut rest = std::mem::take(collected);
                         rest.advance(head.size);
-                        self.session
-                            .send_downstream_proxy_task(HttpTask::Header(head.response, false));
-                        self.outbound = Outbound::Body(Body {
+                        let body = Body {
                             left: head.length,
                             start: Vec::new(),
-                        });
+                        };
+                        self.outbound = Outbound::Ready(head.response, body);
+                        if matches!(self.inbound, Inbound::Ended) {
+                            self.send_head();
+                        }
                         if rest.is_empty() {
                             None
                         } else {
@@ -260,6 +282,11 @@ impl Exchange<'_> {
                     }
                     Err(malformed) => Some(Ending::FailedEarly(malformed.0.to_owned())),
                 }
+            }
+            // Bytes behind the head, or the end of the output: the response has begun in earnest.
+            Outbound::Ready(..) => {
+                self.send_head();
+                self.on_stdout(Ok(piece))
             }
             Outbound::Body(_) if piece.is_empty() => {
                 if let Outbound::Body(body) =
