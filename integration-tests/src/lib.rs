@@ -12,6 +12,7 @@
 //!   or a [`Relay`] valve shut;
 //! - a tool that is missing fails the test and names the remedy.
 
+pub mod client;
 pub mod git;
 pub mod http;
 pub mod metrics;
@@ -24,6 +25,7 @@ pub mod repos;
 pub mod server;
 pub mod wait;
 
+pub use client::Client;
 pub use git::Git;
 pub use http::{Connection, Endpoint, Request, Response};
 pub use metrics::Metrics;
