@@ -170,7 +170,11 @@ fn refused(client: &Client) {
             leaves: dir.path().join("refused").exists(),
         };
         shown.assert_documented(client);
+
+        // The same command again, when there is room.
         drop(running);
+        packgate.until_counts(0, 0);
+        client.run(dir.path(), &["clone", &url, "refused"]);
     }
 }
 

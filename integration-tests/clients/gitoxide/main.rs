@@ -14,17 +14,18 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(code) => code,
         Err(error) => {
-            let mut next: Option<&dyn Error> = Some(&*error);
-            while let Some(error) = next {
+            eprintln!("gix::Error: {error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
                 eprintln!("{error}");
-                next = error.source();
+                cause = error.source();
             }
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(arguments: &[&str]) -> Result<ExitCode, Box<dyn Error>> {
+fn run(arguments: &[&str]) -> Result<ExitCode, gix::Error> {
     let go_on = AtomicBool::new(false);
     match arguments {
         ["clone", url, dir] => {

@@ -9,11 +9,19 @@ import (
 
 	"github.com/go-git/go-git"
 	"github.com/go-git/go-git/config"
+	"github.com/go-git/go-git/plumbing"
+	"github.com/go-git/go-git/plumbing/transport/http"
 )
 
 func main() {
 	if err := run(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Fprintf(os.Stderr, "%T: %v\n", err, err)
+		// The answer is in there, with its headers.
+		if unexpected, ok := err.(*plumbing.UnexpectedError); ok {
+			if answer, ok := unexpected.Err.(*http.Err); ok {
+				fmt.Fprintln(os.Stderr, "Retry-After:", answer.Response.Header.Get("Retry-After"))
+			}
+		}
 		os.Exit(1)
 	}
 }

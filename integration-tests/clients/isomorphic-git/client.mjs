@@ -30,5 +30,6 @@ try {
   await main(...process.argv.slice(2));
 } catch (error) {
   console.error(`${error.name}: ${error.message}`);
+  if (error.data?.statusCode) console.error(`data.statusCode: ${error.data.statusCode}`);
   process.exitCode = 1;
 }
