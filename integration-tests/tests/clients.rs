@@ -8,7 +8,7 @@ use packgate_integration_tests::{
 };
 use serde_json::Value;
 
-/// The same three tests for each client.
+/// The same tests for each client.
 macro_rules! clients {
     ($($module:ident: $clients:expr;)*) => { $(mod $module {
         use packgate_integration_tests::Client;
@@ -21,6 +21,11 @@ macro_rules! clients {
         #[test]
         fn is_refused_by_a_full_gate_as_documented() {
             $clients.iter().for_each(super::refused);
+        }
+
+        #[test]
+        fn is_refused_alike_after_a_wait_in_vain() {
+            $clients.iter().for_each(super::refused_late);
         }
 
         #[test]
@@ -47,7 +52,8 @@ const PACK: [&str; 5] = ["clone", "shallow", "filtered", "deepening", "increment
 const SIDES: [&str; 2] = ["gated", "direct"];
 
 fn same_objects(client: &Client) {
-    println!("{} {}", client.name, client.version());
+    let who = format!("{} {}", client.name, client.version());
+    println!("{who}");
     let server = NginxGit::start(&[(Sample::Demo, "gated.git"), (Sample::Demo, "direct.git")]);
     let packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 8}}]\n",
@@ -62,10 +68,9 @@ fn same_objects(client: &Client) {
     let repository = |side: &str| server.root().join(format!("{side}.git"));
     let git = Git::newest();
     let compare = |name: &str| {
-        let what = format!("{name} by {} {}", client.name, client.version());
         let [gated, direct] =
             SIDES.map(|side| git.contents(&dir.path().join(format!("{name}-{side}"))));
-        gated.assert_same(&direct, &what);
+        gated.assert_same(&direct, &format!("{name} by {who}"));
         // Nothing is missing that git would look for.
         let gated_dir = dir.path().join(format!("{name}-gated"));
         git.run(&gated_dir, ["fsck", "--connectivity-only", "--no-dangling"]);
@@ -78,7 +83,7 @@ fn same_objects(client: &Client) {
         judged = log.len();
         assert!(!shapes.contains("unknown"), "{for_what}: {shapes:?}");
         let packs: Vec<_> = PACK.into_iter().filter(|s| shapes.contains(s)).collect();
-        assert_eq!(packs, [for_what], "{} {}", client.name, client.version());
+        assert_eq!(packs, [for_what], "{who}");
     };
 
     for side in SIDES {
@@ -126,55 +131,69 @@ fn same_objects(client: &Client) {
 
 fn refused(client: &Client) {
     let server = NginxGit::start(&[(Sample::Demo, "demo.git"), (Sample::Heavy, "heavy.git")]);
+    let packgate = gate(&server, "0s");
+    let running = fill(&packgate, &server);
+    let dir = tempfile::tempdir().unwrap();
+    refused_clone(client, &packgate, dir.path()).assert_documented(client);
+
+    // Who has a clone goes on working.
     let git = Git::newest();
-    // Refused at once, and after a wait in vain.
-    for timeout in ["0s", "300ms"] {
-        let packgate = gate(&server, timeout);
-        let dir = tempfile::tempdir().unwrap();
-        let before = Relay::open(packgate.addr());
-        let url = format!("{}/demo.git", before.url());
-        client.run(dir.path(), &["clone", &url, "kept"]);
-        let new = commit(&git, &server.root().join("demo.git"), timeout);
-        let running = fill(&packgate, &server);
+    let kept = dir.path().join("kept");
+    let direct = format!("{}/demo.git", server.url());
+    client.run(dir.path(), &["clone", &direct, "kept"]);
+    let url = format!("{}/demo.git", packgate.url());
+    git.run(&kept, ["config", "remote.origin.url", &url]);
+    let new = commit(&git, &server.root().join("demo.git"), "from the server");
+    client.run(dir.path(), &["fetch", "kept"]);
+    git.run(&kept, ["cat-file", "-e", &new]);
+    if client.pushes {
+        git.run(&kept, ["update-ref", "refs/heads/main", &new]);
+        commit(&git, &kept, "from the client");
+        client.run(dir.path(), &["push", "kept"]);
+    }
 
-        // Who has a clone goes on working.
-        client.run(dir.path(), &["fetch", "kept"]);
-        if client.pushes {
-            let clone = dir.path().join("kept");
-            git.run(&clone, ["update-ref", "refs/heads/main", &new]);
-            commit(&git, &clone, "from the client");
-            client.run(dir.path(), &["push", "kept"]);
-        }
+    // The same command again, when there is room.
+    drop(running);
+    packgate.until_counts(0, 0);
+    client.run(dir.path(), &["clone", &url, "refused"]);
+}
 
-        let relay = Relay::open(packgate.addr());
-        let url = format!("{}/demo.git", relay.url());
-        let done = client.attempt(dir.path(), &["clone", &url, "refused"]);
-        let log = packgate.until_logged(posts(&before) + posts(&relay));
-        let log = &log[posts(&before)..];
-        let refusals = log.iter().filter(|e| e["decision"] == "refused").count();
-        assert_eq!(
-            log.iter().filter(|e| shape(e) == "clone").count(),
-            refusals,
-            "no clone was let in: {log:?}"
-        );
-        assert!(refusals > 0, "{log:?}");
-        let shown = Shown {
-            speaks: if log.iter().any(|e| shape(e) == "ls-refs") {
-                "v2"
-            } else {
-                "v0"
-            },
-            ends_with: ended(&done),
-            text: done.stderr.replace(&relay.url(), "http://127.0.0.1:8080"),
-            asks: refusals,
-            leaves: dir.path().join("refused").exists(),
-        };
-        shown.assert_documented(client);
+fn refused_late(client: &Client) {
+    let server = NginxGit::start(&[(Sample::Demo, "demo.git"), (Sample::Heavy, "heavy.git")]);
+    let packgate = gate(&server, "300ms");
+    let _running = fill(&packgate, &server);
+    let dir = tempfile::tempdir().unwrap();
+    let shown = refused_clone(client, &packgate, dir.path());
+    shown.assert_documented(client);
+    let waited = |entry: &Value| entry["wait_s"].as_f64().expect("a wait");
+    assert!(shown.refusals.iter().map(waited).all(|wait| wait >= 0.3));
+}
 
-        // The same command again, when there is room.
-        drop(running);
-        packgate.until_counts(0, 0);
-        client.run(dir.path(), &["clone", &url, "refused"]);
+/// Lets the client clone at a full gate that has been asked for nothing else, and watches both sides of it.
+fn refused_clone(client: &Client, packgate: &Packgate, dir: &Path) -> Shown {
+    let relay = Relay::open(packgate.addr());
+    let url = format!("{}/demo.git", relay.url());
+    let done = client.attempt(dir, &["clone", &url, "refused"]);
+    let log = packgate.until_logged(posts(&relay)).into_iter();
+    let (clones, others): (Vec<_>, Vec<_>) = log.partition(|entry| shape(entry) == "clone");
+    assert!(!clones.is_empty(), "{others:?}");
+    assert!(
+        clones.iter().all(|entry| entry["decision"] == "refused"),
+        "{clones:?}"
+    );
+    let agent = clones[0]["agent"].as_str();
+    let is_v2 = others.iter().any(|entry| shape(entry) == "ls-refs");
+    Shown {
+        agent: agent.map_or("none".to_owned(), |agent| format!("`{agent}`")),
+        speaks: if is_v2 { "v2" } else { "v0" },
+        ends_with: ended(&done),
+        text: done.stderr.replace(&relay.url(), "http://127.0.0.1:8080"),
+        refusals: clones,
+        leaves: match std::fs::read_dir(dir.join("refused")).map(Iterator::count) {
+            Err(_) => "no",
+            Ok(0) => "yes, empty",
+            Ok(_) => "yes",
+        },
     }
 }
 
@@ -207,11 +226,12 @@ fn waits(client: &Client) {
 /// What a user of the client sees of a refused clone, and what its server sees.
 #[derive(Debug)]
 struct Shown {
+    agent: String,
     speaks: &'static str,
     ends_with: String,
     text: String,
-    asks: usize,
-    leaves: bool,
+    refusals: Vec<Value>,
+    leaves: &'static str,
 }
 
 impl Shown {
@@ -220,25 +240,30 @@ impl Shown {
         let doc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/clients.md");
         let doc = std::fs::read_to_string(doc).expect("docs/clients.md");
         let version = client.version();
-        let again = match self.asks {
+        let again = match self.refusals.len() {
             1 => "never".to_owned(),
             more => format!("{} times", more - 1),
         };
-        let leaves = if self.leaves { "yes" } else { "no" };
-        let row = [self.speaks, &self.ends_with, &again, leaves].join(" | ");
-        let row = format!("| {} | {version} | {row} |", client.name);
+        let row = [
+            client.name,
+            &version,
+            &self.agent,
+            self.speaks,
+            &self.ends_with,
+            &again,
+            self.leaves,
+        ];
         // Whichever gits a machine has, they do the same.
-        let without_version = |row: &str| match row.strip_prefix("| git | ") {
-            Some(cells) => cells
-                .split_once(" | ")
-                .map_or("", |(_, after)| after)
-                .to_owned(),
-            None => row.to_owned(),
+        let skip = if client.name == "git" { 3 } else { 1 };
+        let documented = |line: &str| {
+            let mut cells = line.trim_matches('|').split('|').map(str::trim);
+            cells.next() == Some(client.name)
+                && cells.skip(skip - 1).eq(row[skip..].iter().copied())
         };
         assert!(
-            doc.lines()
-                .any(|line| without_version(line) == without_version(&row)),
-            "the table of docs/clients.md does not have this row:\n{row}"
+            doc.lines().any(documented),
+            "the table of docs/clients.md does not have this row:\n| {} |",
+            row.join(" | ")
         );
 
         let heading = format!("\n## {}\n", client.name);

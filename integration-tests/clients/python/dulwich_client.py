@@ -11,9 +11,9 @@ def main(command, *arguments):
     progress = io.BytesIO()
     match command, arguments:
         case "clone", (url, directory):
-            porcelain.clone(url, directory, errstream=progress)
+            porcelain.clone(url, directory, checkout=False, errstream=progress)
         case "shallow", (url, directory):
-            porcelain.clone(url, directory, errstream=progress, depth=1)
+            porcelain.clone(url, directory, checkout=False, errstream=progress, depth=1)
         case "fetch", (directory,):
             porcelain.fetch(directory, "origin", outstream=io.StringIO(), errstream=progress)
         case "push", (directory,):
