@@ -45,6 +45,27 @@ clients! {
     gitoxide: [Client::gitoxide()];
 }
 
+/// Whoever installs from them decides where packages come from.
+#[test]
+fn lock_files_of_clients_name_no_registry() {
+    let npm = include_str!("../clients/isomorphic-git/package-lock.json");
+    let npm: Value = serde_json::from_str(npm).unwrap();
+    let packages = npm["packages"].as_object().unwrap();
+    for (name, package) in packages.iter().filter(|(name, _)| !name.is_empty()) {
+        assert!(package["integrity"].is_string(), "{name} is not pinned");
+        assert!(package["resolved"].is_null(), "{name}: {package}");
+    }
+    let pip = include_str!("../clients/python/requirements.txt");
+    for line in pip.lines().filter(|line| !line.starts_with('#')) {
+        let (name, version) = line.split_once("==").expect(line);
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        assert!(
+            name.chars().all(plain) && version.chars().all(plain),
+            "{line}"
+        );
+    }
+}
+
 /// The shapes after which a server sends a pack.
 const PACK: [&str; 5] = ["clone", "shallow", "filtered", "deepening", "incremental"];
 
