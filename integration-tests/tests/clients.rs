@@ -127,12 +127,18 @@ fn same_objects(client: &Client) {
 
     let new = SIDES.map(|side| commit(&git, &repository(side), "from the server"));
     assert_eq!(new[0], new[1]);
-    for side in SIDES {
-        client.run(dir.path(), &["fetch", &format!("full-{side}")]);
+    let clones: &[&str] = match client.clones_shallow {
+        true => &["full", "shallow"],
+        false => &["full"],
+    };
+    for name in clones {
+        for side in SIDES {
+            client.run(dir.path(), &["fetch", &format!("{name}-{side}")]);
+        }
+        let fetched = compare(name);
+        assert!(fetched.objects.contains_key(&new[0]), "{fetched:?}");
+        asks("incremental");
     }
-    let fetched = compare("full");
-    assert!(fetched.objects.contains_key(&new[0]), "{fetched:?}");
-    asks("incremental");
 
     if client.pushes {
         let pushed = SIDES.map(|side| {
