@@ -193,7 +193,7 @@ fn refused_late(client: &Client) {
     let shown = refused_clone(client, &packgate, dir.path());
     shown.assert_documented(client);
     let waited = |entry: &Value| entry["wait_s"].as_f64().expect("a wait");
-    assert!(shown.refusals.iter().map(waited).all(|wait| wait >= 0.3));
+    assert!(shown.refusals.iter().map(waited).all(|wait| wait > 0.2));
 }
 
 /// Lets the client clone at a full gate that has been asked for nothing else, and watches both sides of it.
