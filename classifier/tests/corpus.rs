@@ -32,7 +32,7 @@ fn corpus() -> Vec<Recorded> {
             }
         })
         .collect();
-    assert_eq!(requests.len(), 111);
+    assert_eq!(requests.len(), 126);
     requests
 }
 

@@ -146,13 +146,7 @@ impl Git {
 
     /// Starts a command in a process group of its own, so that it can be killed with all its helpers.
     pub fn spawn<S: AsRef<OsStr>>(&self, dir: &Path, args: impl IntoIterator<Item = S>) -> Running {
-        use std::os::unix::process::CommandExt;
-        let mut command = self.command(dir, args);
-        command
-            .process_group(0)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Running(Some(command.spawn().expect("git can be run")))
+        Running::start(self.command(dir, args))
     }
 
     /// Everything the repository at `dir` holds. Nothing is fetched to answer.
@@ -209,7 +203,8 @@ impl Contents {
 }
 
 impl Done {
-    fn of(output: std::process::Output) -> Done {
+    /// Of a process that has ended.
+    pub(crate) fn of(output: std::process::Output) -> Done {
         Done {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -222,6 +217,16 @@ impl Done {
 pub struct Running(Option<Child>);
 
 impl Running {
+    /// Starts it, its output kept for [`Running::finish`].
+    pub(crate) fn start(mut command: Command) -> Running {
+        use std::os::unix::process::CommandExt;
+        command
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Running(Some(command.spawn().expect("a client that can be run")))
+    }
+
     /// Kills the whole process group, as the end of a CI job does.
     pub fn kill(self) {}
 

@@ -12,6 +12,7 @@
 //!   or a [`Relay`] valve shut;
 //! - a tool that is missing fails the test and names the remedy.
 
+pub mod client;
 pub mod dice;
 pub mod git;
 pub mod h2;
@@ -29,6 +30,7 @@ pub mod server;
 pub mod tls;
 pub mod wait;
 
+pub use client::Client;
 pub use dice::Dice;
 pub use git::Git;
 pub use h2::H2;
