@@ -16,7 +16,6 @@ use std::{
     time::SystemTime,
 };
 
-use super::patience::{Manners, Patience};
 use async_trait::async_trait;
 use bytes::BytesMut;
 use pingora_core::protocols::{
@@ -27,6 +26,8 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf},
     net::{TcpStream, UnixStream},
 };
+
+use super::patience::{Manners, Patience};
 
 /// Bytes read ahead at most while a request waits. What waits is normally read whole already; this holds what a client
 /// pipelines behind it. Past it only a reset is noticed.
