@@ -232,7 +232,9 @@ impl AsyncWrite for Client {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_socket!(&mut self.get_mut().socket, s => Pin::new(s).poll_flush(cx))
+        let this = self.get_mut();
+        let flushed = on_socket!(&mut this.socket, s => Pin::new(s).poll_flush(cx));
+        this.judge(flushed, cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
