@@ -15,7 +15,7 @@ use std::{
 use packgate_integration_tests::{
     Connection, H2, Latch, Origin, Packgate, Reply, Request,
     h2::WIDE,
-    http::{Stream, parse_head},
+    http::{Framing, Stream, parse_head},
     pkt,
     process::{descendants, naming},
     until,
@@ -60,11 +60,12 @@ impl Stubborn {
             return;
         };
         let (_, headers) = parse_head(&head).unwrap();
-        connection.read_body(&headers, false).unwrap();
         let jobs = &self.0;
         jobs.started.fetch_add(1, Ordering::SeqCst);
         let now = jobs.running.fetch_add(1, Ordering::SeqCst) + 1;
         jobs.peak.fetch_max(now, Ordering::SeqCst);
+        // Whatever comes of it is enough to work with.
+        let _ = connection.read_body(&headers, false);
         let _ = out.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
         while !connection.stream().peer_is_gone() {
             pass(Duration::from_millis(10));
@@ -181,6 +182,27 @@ fn the_log_line_does_not_wait_for_the_seats_and_a_whole_answer_does_not_keep_the
         packgate.running() == 1
     });
     latch.open();
+}
+
+/// The server has what it needs to begin, and is not told that the rest was nonsense.
+#[test]
+fn a_client_whose_upload_goes_wrong_is_answered_and_leaves_its_seat_taken() {
+    let (server, address) = Stubborn::start();
+    let packgate = gate(address, "upstream_abort_grace: 1h");
+    let mut client = packgate.connect();
+    let chunked = Request::upload_pack("r", Vec::new()).body(Framing::Chunked(1000), Vec::new());
+    let body = pkt::clone_v2();
+    let size = format!("{:x}\r\n", body.len());
+    let begun = [&chunked.head_bytes(), size.as_bytes(), &body, b"\r\n"];
+    client.write(&begun.concat()).unwrap();
+    packgate.until_counts(1, 0);
+    until("the request to be on its way", || {
+        (server.started() > 0).then_some(())
+    });
+    client.write(b"zz\r\n").unwrap();
+    assert_eq!(client.read_response().unwrap().status, 400);
+    assert_eq!(packgate.until_logged(1)[0]["outcome"], "client_gone");
+    assert_eq!(packgate.running(), 1);
 }
 
 /// The server has done its work when the client leaves: what is left to do is ours.

@@ -4,11 +4,14 @@
 use std::{io::Write, net::TcpListener, sync::Mutex, time::Duration};
 
 use packgate_integration_tests::{
-    Connection, Latch, Origin, Packgate, Reply, Request, Response,
+    Connection, Git, Latch, NginxGit, Origin, Packgate, Relay, Reply, Request, Response,
     http::{Stream, parse_head},
     pkt,
+    process::{naming, signal},
     repos::Sample,
+    until,
 };
+use rustix::process::Signal;
 
 const LIMITS: &str = "limits: [{name: all, per: global, seats: 1}]\n";
 
@@ -19,9 +22,13 @@ fn gate_before(upstream: &str) -> Packgate {
 /// Everything that is said of one clone that failed.
 #[track_caller]
 fn assert_counted(packgate: &Packgate, kind: &str) {
-    let log = packgate.until_logged(1);
-    assert_eq!(log[0]["outcome"], "upstream_failed", "{log:?}");
-    assert_eq!(log[0]["decision"], "admitted", "{log:?}");
+    // git asks for the refs first.
+    let entry = until("the clone's line in the access log", || {
+        let log = packgate.access_log();
+        log.into_iter().find(|entry| entry["shape"] == "clone")
+    });
+    assert_eq!(entry["outcome"], "upstream_failed", "{entry}");
+    assert_eq!(entry["decision"], "admitted", "{entry}");
     packgate.until_counts(0, 0);
     let failures = |kind: &str| {
         packgate
@@ -280,6 +287,51 @@ fn a_real_git_that_refuses_in_its_own_words() {
         answer.text()
     );
     assert_counted(&packgate, "err_line");
+}
+
+/// A clone of this server is in mid-stream when those of its processes that `dies` picks are killed.
+fn killed_in_mid_stream(dies: impl Fn(&str) -> bool, kind: &str) {
+    let server = NginxGit::start(&[(Sample::Heavy, "heavy.git")]);
+    let packgate = gate_before(&server.upstream());
+    let dir = tempfile::tempdir().unwrap();
+    let relay = Relay::shut_after(packgate.addr(), 1 << 20);
+    let url = format!("{}/heavy.git", relay.url());
+    let clone = Git::newest().spawn(dir.path(), ["clone", "--quiet", &url, "x"]);
+    until("the clone to be in mid-stream", || {
+        (relay.passed() >= 1 << 20).then_some(())
+    });
+    let root = server.root();
+    let processes = naming(root.to_str().unwrap());
+    let victims: Vec<u32> = processes
+        .iter()
+        .filter(|process| dies(process))
+        .map(|process| process.split(':').next().unwrap().parse().unwrap())
+        .collect();
+    assert!(!victims.is_empty(), "{processes:?}");
+    victims
+        .into_iter()
+        .for_each(|pid| signal(pid, Signal::KILL));
+    relay.release();
+    assert_counted(&packgate, kind);
+    drop(clone);
+}
+
+/// upload-pack lives to tell of it.
+#[test]
+fn a_real_pack_objects_that_is_killed_is_a_failure_told_inside() {
+    killed_in_mid_stream(|process| process.contains("pack-objects"), "sideband_error");
+}
+
+/// Nobody is left to tell (pack-objects ends as nobody reads from it), and fcgiwrap ends the response as if nothing were.
+#[test]
+fn a_real_git_that_is_killed_behind_fcgiwrap_is_truncated() {
+    killed_in_mid_stream(
+        |process| {
+            let ours = ["upload-pack", "http-backend"];
+            ours.iter().any(|name| process.contains(name))
+        },
+        "truncated",
+    );
 }
 
 /// What is learned shows in `Retry-After`: until a clone was seen to end well it is the default.

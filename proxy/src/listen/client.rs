@@ -192,8 +192,8 @@ impl Client {
     /// Writes our page instead of what somebody wants to write, and says that it was written.
     fn poll_page(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
         while let Some(page @ [_, ..]) = self.page {
-            let written =
-                ready!(on_socket!(&mut self.socket, s => Pin::new(s).poll_write(cx, page)))?;
+            let written = on_socket!(&mut self.socket, s => Pin::new(s).poll_write(cx, page));
+            let written = ready!(self.judge(written, cx))?;
             self.page = page.get(written..);
         }
         Poll::Ready(Ok(wanted))
@@ -278,7 +278,9 @@ impl AsyncWrite for Client {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_socket!(&mut self.get_mut().socket, s => Pin::new(s).poll_flush(cx))
+        let this = self.get_mut();
+        let flushed = on_socket!(&mut this.socket, s => Pin::new(s).poll_flush(cx));
+        this.judge(flushed, cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
