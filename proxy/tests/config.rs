@@ -457,7 +457,7 @@ fn each_mistake_is_reported_once_at_its_place() {
 #[test]
 fn an_upstream_that_cannot_be_reached_as_written_is_a_mistake() {
     let cases = [
-        ("upstream: https://git:443", "upstream", "not supported yet"),
+        ("upstream: https://git:443/prefix", "upstream", "`/prefix`"),
         ("upstream: http://git/prefix", "upstream", "`/prefix`"),
         (
             "upstream: http://u:hunter2@git",
@@ -609,7 +609,8 @@ telemetry: {log: json, otlp: http://127.0.0.1:4318}
     )
     .unwrap();
     let tcp = |address: &str| Address::Tcp(address.parse().unwrap());
-    assert_eq!(config.listen, [tcp("0.0.0.0:8080")]);
+    assert_eq!(config.listen[0].address, tcp("0.0.0.0:8080"));
+    assert_eq!((config.listen.len(), &config.listen[0].tls), (1, &None));
     assert_eq!(
         config.upstream,
         Upstream::Http {
