@@ -65,7 +65,11 @@ fn connections_are_used_again() {
     let packgate = Packgate::start(&upstream(&server, &authority, ""));
     let first = connection(&packgate).expect("an answer");
     assert!(first.contains("TLSv1.3"), "{first}");
-    assert_eq!(connection(&packgate), Some(first));
+    // One that was idle for too long, or is not back in the pool yet, is not; the next attempt has another.
+    until("two requests by one connection", || {
+        let one = connection(&packgate).expect("an answer");
+        (connection(&packgate) == Some(one)).then_some(())
+    });
 }
 
 #[test]

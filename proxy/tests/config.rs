@@ -487,7 +487,7 @@ fn each_mistake_is_reported_once_at_its_place() {
 #[test]
 fn an_upstream_that_cannot_be_reached_as_written_is_a_mistake() {
     let cases = [
-        ("upstream: https://git:443", "upstream", "not supported yet"),
+        ("upstream: https://git:443/prefix", "upstream", "`/prefix`"),
         ("upstream: http://git/prefix", "upstream", "`/prefix`"),
         (
             "upstream: http://u:hunter2@git",

@@ -203,8 +203,8 @@ fn every_mistake_has_its_key_and_says_what_to_do() {
             ],
         ),
         (
-            format!("{UPSTREAM}listen: {{address: '127.0.0.1:1', tsl: {{}}}}\n"),
-            vec![("listen.tsl", "did you mean `tls`?")],
+            format!("{UPSTREAM}listen: {{address: '127.0.0.1:1', addres: x}}\n"),
+            vec![("listen.addres", "did you mean `address`?")],
         ),
         (
             format!(

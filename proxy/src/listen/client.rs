@@ -16,7 +16,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use async_trait::async_trait;
@@ -39,10 +39,6 @@ use super::{
 /// Bytes read ahead at most while a request waits. What waits is normally read whole already; this holds what a client
 /// pipelines behind it. Past it only a reset is noticed.
 const AHEAD_LIMIT: usize = 64 * 1024;
-
-/// How long a client may take to take the last of what we have to say. Closing a TLS session says something (RFC 8446,
-/// section 6.1), and a client that reads nothing would hold the connection by it.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// An accepted connection.
 pub struct Client {
@@ -292,7 +288,7 @@ impl AsyncWrite for Client {
 impl Shutdown for Client {
     async fn shutdown(&mut self) {
         // The peer may have closed first.
-        let _ = tokio::time::timeout(FAREWELL, AsyncWriteExt::shutdown(self)).await;
+        let _ = AsyncWriteExt::shutdown(self).await;
     }
 }
 

@@ -20,6 +20,7 @@ use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::TcpStream,
+    time::Sleep,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
@@ -27,6 +28,10 @@ use super::{Client, Manners};
 
 /// From the connection to the end of the handshake. Two round trips take a second on the worst of links.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long a client may take to make room for the last of what we have to say. Closing a session says something (RFC 8446,
+/// section 6.1), pingora waits for it without a bound, and a client that reads nothing would hold the connection by it.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// What a listener shows to the clients that come from now on; those that are there keep what they have.
 pub struct Acceptor(RwLock<Arc<ServerConfig>>);
@@ -62,7 +67,13 @@ impl Acceptor {
         let session = tokio::time::timeout(HANDSHAKE, handshake)
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-        Ok(Client::secure(Session::new(session, wire), peer, manners))
+        let session = Session::new(session, wire);
+        let is_http2 = session.protocol == Some(ALPN::H2);
+        let mut client = Client::secure(session, peer, manners);
+        if is_http2 {
+            client.is_http2();
+        }
+        Ok(client)
     }
 }
 
@@ -133,6 +144,7 @@ pub(super) struct Session {
     wire: Wire,
     protocol: Option<ALPN>,
     digest: Arc<SslDigest>,
+    farewell: Option<Pin<Box<Sleep>>>,
 }
 
 impl Session {
@@ -156,6 +168,7 @@ impl Session {
             digest: Arc::new(SslDigest::new(cipher, version, None, None, Vec::new())),
             tls: Mutex::new(tls),
             wire,
+            farewell: None,
         }
     }
 
@@ -240,6 +253,84 @@ impl AsyncWrite for Session {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().tls().poll_shutdown(cx)
+        let this = self.get_mut();
+        let done = this.tls().poll_shutdown(cx);
+        if done.is_ready() {
+            return done;
+        }
+        let farewell = this
+            .farewell
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(FAREWELL)));
+        ready!(farewell.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, pki_types::PrivateKeyDer};
+    use tokio::{io::AsyncWriteExt, net::TcpListener};
+
+    use super::*;
+
+    /// A session, and a client that has shaken hands and does nothing more.
+    async fn pair() -> (Session, std::net::TcpStream) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let certificate = params
+            .self_signed(&key)
+            .expect("a certificate")
+            .der()
+            .clone();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.clone()],
+                PrivateKeyDer::try_from(key.serialize_der()).expect("its key"),
+            )
+            .expect("a configuration");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).expect("an authority");
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let shaken = tokio::task::spawn_blocking(move || {
+            let name = "localhost".try_into().expect("a name");
+            let mut connection = ClientConnection::new(Arc::new(client), name).expect("a client");
+            let mut socket = std::net::TcpStream::connect(address).expect("a connection");
+            while connection.is_handshaking() {
+                connection.complete_io(&mut socket).expect("a handshake");
+            }
+            socket
+        });
+        let (stream, _) = listener.accept().await.expect("the client");
+        let wire = Wire(Arc::new(stream));
+        let accepted = TlsAcceptor::from(Arc::new(server))
+            .accept(wire.clone())
+            .await;
+        let session = Session::new(accepted.expect("a handshake"), wire);
+        (session, shaken.await.expect("the client's end"))
+    }
+
+    #[tokio::test]
+    async fn a_client_that_makes_no_room_for_the_farewell_is_left_without() {
+        let (mut session, _silent) = pair().await;
+        // Until nothing more fits anywhere.
+        let piece = [7; 1 << 16];
+        while tokio::time::timeout(Duration::from_millis(200), session.write_all(&piece))
+            .await
+            .is_ok()
+        {}
+        tokio::time::pause();
+        let ended = session.shutdown().await.map_err(|e| e.kind());
+        assert_eq!(ended, Err(io::ErrorKind::TimedOut));
     }
 }
