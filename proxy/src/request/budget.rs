@@ -11,8 +11,8 @@ pub struct Budget {
     used: AtomicU64,
 }
 
-/// What one window holds of the budget; given back by its drop.
-#[derive(Debug)]
+/// What one window holds of the budget; given back by its drop. The default is a share of a budget of its own.
+#[derive(Debug, Default)]
 pub struct Share {
     budget: Arc<Budget>,
     bytes: u64,

@@ -56,3 +56,60 @@ impl Late {
         self.classifier.give_up(Why::Window)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use packgate_classifier::{Encoding, Shape};
+
+    use super::*;
+    use crate::request::peek::Window;
+
+    fn late(window: &[u8]) -> Late {
+        let mut classifier = Classifier::new(Encoding::Identity, 0);
+        assert!(classifier.feed(window).is_none(), "undecided");
+        let held = Held {
+            window: Window::default(),
+            replays: true,
+            sent: true,
+        };
+        Late::new(classifier, held)
+    }
+
+    /// What another attempt does first: pingora hands over what it has kept, before the window was sent.
+    fn starts_again(late: &mut Late, kept: &[u8], end: bool) -> Option<Shape> {
+        if let Some(held) = &mut late.held {
+            held.sent = false;
+        }
+        let kept = Bytes::copy_from_slice(kept);
+        let told = late.look(Some(&kept), end).map(|verdict| verdict.shape);
+        if let Some(held) = &mut late.held {
+            held.sent = true;
+        }
+        told
+    }
+
+    #[test]
+    fn an_attempt_that_is_made_again_comes_to_the_same_end() {
+        let start = b"0012command=fetch\n0001";
+        let want = b"0032want 85f2e81fbcc180a73837f4e80d9413e78a1d70c0\n";
+        let look = |late: &mut Late, piece: &[u8], end| {
+            let piece = Bytes::copy_from_slice(piece);
+            late.look(Some(&piece), end).map(|verdict| verdict.shape)
+        };
+
+        // Decided by a piece.
+        let mut by_flush = late(start);
+        assert_eq!(look(&mut by_flush, want, false), None);
+        assert_eq!(starts_again(&mut by_flush, want, false), None);
+        assert_eq!(look(&mut by_flush, b"0000", true), Some(Shape::Clone));
+        let kept = [&want[..], b"0000"].concat();
+        assert_eq!(starts_again(&mut by_flush, &kept, true), Some(Shape::Clone));
+
+        // Decided by the end.
+        let mut by_end = late(start);
+        assert_eq!(look(&mut by_end, want, false), None);
+        assert_eq!(by_end.look(None, true).map(|v| v.facts.wants), Some(1));
+        assert_eq!(starts_again(&mut by_end, want, true), Some(Shape::Clone));
+        assert_eq!(by_end.look(None, true).map(|v| v.facts.wants), Some(1));
+    }
+}

@@ -24,7 +24,7 @@ const UNSIZED_WINDOW: u64 = 48 * 1024;
 const INFLATION: u64 = 16;
 
 /// The bytes held back, in order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Window {
     pieces: Vec<Bytes>,
     len: u64,
