@@ -11,7 +11,7 @@ use std::{
 };
 
 use pingora_core::{
-    apps::{HttpServerApp, HttpServerOptions},
+    apps::{HttpServerOptions, ServerApp as _},
     server::configuration::ServerConf,
     services::Service as _,
 };
@@ -25,12 +25,12 @@ use tokio_util::task::TaskTracker;
 use crate::{
     admin::{self, AdminState, StatusReport},
     cli::exit,
-    config::{Address, Config},
+    config::{self, Address, Config},
     lifecycle::{
         drain,
         reload::{self, Reloader},
     },
-    listen::Listener,
+    listen::{Listener, Strict, Times},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
@@ -185,7 +185,16 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
         tokio::spawn(listener.serve(health, open, admin_alive));
     }
 
-    let proxy = Arc::new(proxy(Service::new(shared.clone())));
+    let timeouts = shared.clone();
+    let times = move || {
+        let config::Timeouts { head, idle, .. } = timeouts.config().timeouts;
+        Times { head, idle }
+    };
+    let idle = shared.config().timeouts.idle;
+    let proxy = Arc::new(Strict::new(
+        proxy(Service::new(shared.clone()), idle),
+        times,
+    ));
     for listener in listeners.proxy {
         tokio::spawn(listener.serve(proxy.clone(), closed.clone(), alive.clone()));
     }
@@ -195,7 +204,7 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
     shared.ready.store(true, Ordering::Relaxed);
 
     drain::run(&shared, stop, shutdown, all_ended, async || {
-        proxy.http_cleanup().await
+        proxy.cleanup().await
     })
     .await;
     // The send fails only if nobody listens any more.
@@ -260,7 +269,8 @@ fn bind_all(config: &Config) -> io::Result<Listeners> {
     })
 }
 
-fn proxy(service: Service) -> HttpProxy<Service> {
+/// `idle`: how long an HTTP/2 connection lives without a request; read once, for pingora asks only once.
+fn proxy(service: Service, idle: Duration) -> HttpProxy<Service> {
     let conf = ServerConf {
         max_retries: ATTEMPTS,
         ..ServerConf::default()
@@ -268,6 +278,7 @@ fn proxy(service: Service) -> HttpProxy<Service> {
     let mut proxy = HttpProxy::new(service, Arc::new(conf));
     let mut options = HttpServerOptions::default();
     options.h2c = true;
+    options.h2_idle_timeout = Some(idle);
     proxy.server_options = Some(options);
     proxy.handle_init_modules();
     proxy

@@ -232,8 +232,10 @@ fn rest(page: &mut Page, config: &Config) {
     page.row(
         "timeouts",
         format_args!(
-            "connect {}, stalled client {}",
+            "connect {}, head {}, idle connection {}, stalled client {}",
             format_duration(config.timeouts.connect),
+            format_duration(config.timeouts.head),
+            format_duration(config.timeouts.idle),
             format_duration(config.timeouts.stalled_client),
         ),
     );

@@ -218,11 +218,15 @@ impl Identity {
     }
 }
 
-/// When a connection is given up. Neither is zero.
+/// When a connection is given up. None is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Connecting to the upstream.
     pub connect: Duration,
+    /// A request's head, from its first byte to its last.
+    pub head: Duration,
+    /// A client's connection on which nothing is asked.
+    pub idle: Duration,
     /// Writing to a client that does not read.
     pub stalled_client: Duration,
 }

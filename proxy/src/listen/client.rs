@@ -11,8 +11,11 @@ use std::{
     net::SocketAddr,
     os::fd::AsRawFd,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
     time::SystemTime,
 };
 
@@ -27,6 +30,8 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
+use super::message::Message;
+
 /// Bytes read ahead at most while a request waits. What waits is normally read whole already; this holds what a client
 /// pipelines behind it. Past it only a reset is noticed.
 const AHEAD_LIMIT: usize = 64 * 1024;
@@ -35,6 +40,9 @@ const AHEAD_LIMIT: usize = 64 * 1024;
 pub struct Client {
     socket: Socket,
     ahead: Mutex<Ahead>,
+    /// What is handed out ends with this message; without one, everything is handed out.
+    message: Option<Message>,
+    upgraded: AtomicBool,
     peer: Option<SocketAddr>,
     digest: Arc<SocketDigest>,
     established: SystemTime,
@@ -75,6 +83,8 @@ impl Client {
         Client {
             socket,
             ahead: Mutex::default(),
+            message: None,
+            upgraded: AtomicBool::new(false),
             peer,
             digest: Arc::new(SocketDigest::from_raw_fd(fd)),
             established: SystemTime::now(),
@@ -101,6 +111,26 @@ impl Client {
                 return;
             }
         }
+    }
+
+    /// From now on bytes are not HTTP any more, and all are handed out. False, and nothing changes, if some have come
+    /// already: a client must not send any before it has the answer (RFC 9110, section 7.8; RFC 6455, section 4.1).
+    pub fn upgrade(&self) -> bool {
+        let early = self.message.is_some() && !self.lock().bytes.is_empty();
+        if !early {
+            self.upgraded.store(true, Ordering::Relaxed);
+        }
+        !early
+    }
+
+    /// Nothing is handed out beyond `message`.
+    pub(super) fn bound(&mut self, message: Message) {
+        self.message = Some(message);
+    }
+
+    /// Whether the message it was bound to has been handed out whole, and the next one may be looked at.
+    pub(super) fn at_end(&self) -> bool {
+        !self.upgraded.load(Ordering::Relaxed) && self.message.as_ref().is_some_and(Message::ended)
     }
 
     fn ahead_full(&self) -> bool {
@@ -148,20 +178,70 @@ impl AsyncRead for Client {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let ahead = this.ahead_mut();
-        if !ahead.bytes.is_empty() {
-            let n = ahead.bytes.len().min(buf.remaining());
-            buf.put_slice(&ahead.bytes.split_to(n));
-            if ahead.bytes.is_empty() {
-                // A connection may live long after its one pipelined request: give the buffer back.
-                ahead.bytes = BytesMut::new();
+        if this.at_end() {
+            return this.poll_end(cx);
+        }
+        if this.ahead_mut().bytes.is_empty() {
+            if this.ahead_mut().ended {
+                return Poll::Ready(Ok(()));
             }
-            return Poll::Ready(Ok(()));
+            let before = buf.filled().len();
+            ready!(this.poll_socket(cx, buf))?;
+            let read = buf.filled().get(before..).unwrap_or_default();
+            let taken = this.share_of(read)?;
+            let rest = read.get(taken..).unwrap_or_default();
+            this.ahead_mut().bytes.extend_from_slice(rest);
+            buf.set_filled(before + taken);
+        } else {
+            let mut bytes = std::mem::take(&mut this.ahead_mut().bytes);
+            let fitting = bytes.len().min(buf.remaining());
+            let taken = this.share_of(bytes.get(..fitting).unwrap_or_default())?;
+            buf.put_slice(&bytes.split_to(taken));
+            if !bytes.is_empty() {
+                // An empty buffer is given back: a connection may live long after its one pipelined request.
+                this.ahead_mut().bytes = bytes;
+            }
         }
-        if ahead.ended {
-            return Poll::Ready(Ok(()));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Client {
+    /// How many of these bytes, read next, may be handed out; the rest belongs to the next message. After a fault nothing
+    /// more is read: where it would belong is not known.
+    fn share_of(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = match &mut self.message {
+            Some(message) if !*self.upgraded.get_mut() => message.take(bytes),
+            _ => Ok(bytes.len()),
+        };
+        taken.map_err(|fault| {
+            self.ahead_mut().ended = true;
+            io::Error::new(io::ErrorKind::InvalidData, fault)
+        })
+    }
+
+    /// Behind the end of a message: reads ahead until the client is gone, which is all that can be of interest here.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.ahead_mut().ended {
+                return Poll::Ready(Ok(()));
+            }
+            if self.ahead_full() {
+                return Poll::Pending;
+            }
+            ready!(self.poll_ahead(cx))?;
         }
-        this.poll_socket(cx, buf)
+    }
+
+    /// One read into the buffer.
+    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut space = [0; 8 * 1024];
+        let mut piece = ReadBuf::new(&mut space);
+        ready!(self.poll_socket(cx, &mut piece))?;
+        let ahead = self.ahead_mut();
+        ahead.ended |= piece.filled().is_empty();
+        ahead.bytes.extend_from_slice(piece.filled());
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -4,8 +4,13 @@
 //! its request waits for a seat, and shutdown sleeps a fixed grace period. Accepting here costs one small loop and
 //! gives all three; everything from the first byte of HTTP on is pingora's.
 
+mod body;
 mod client;
+mod fault;
+mod head;
+mod message;
 mod peek;
+mod strict;
 
 use std::{
     io,
@@ -20,6 +25,8 @@ use pingora_core::{apps::ServerApp, server::ShutdownWatch};
 use tokio::{net, sync::mpsc};
 
 pub use client::Client;
+pub use fault::Fault;
+pub use strict::{Strict, Times};
 
 use crate::config::Address;
 

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Version, header};
+use http::{HeaderMap, StatusCode, Version, header};
 use packgate_classifier::{Encoding, Endpoint, Shape, route};
 use packgate_policy::Mode;
 use pingora_core::{
@@ -32,7 +32,7 @@ use super::{
 use crate::{
     app::Shared,
     config::Config,
-    listen::Client,
+    listen::{Client, Fault},
     telemetry::metrics::{Decision, WaitOutcome},
     upstream::{
         cgi::{CLIENT_ADDRESS_HEADER, REQUEST_ID_HEADER},
@@ -337,6 +337,11 @@ impl ProxyHttp for Service {
         response: &mut ResponseHeader,
         _: &mut RequestState,
     ) -> Result<()> {
+        if response.status == StatusCode::SWITCHING_PROTOCOLS
+            && client_of(session.as_downstream()).is_some_and(|client| !client.upgrade())
+        {
+            return Err(respond::faulty(Fault::EarlyBytes));
+        }
         // pingora gives every response without a length the chunked framing, which HTTP/1.0 does not know.
         if session.req_header().version == Version::HTTP_10 {
             response.remove_header(&header::TRANSFER_ENCODING);
@@ -405,6 +410,10 @@ impl ProxyHttp for Service {
         state: &mut RequestState,
     ) -> FailToProxy {
         let status = respond::status_of(e);
+        let fault = respond::fault_in(e);
+        if let Some(fault) = fault {
+            tracing::debug!(client = ?state.client, "refused: {fault}");
+        }
         finish::record_failure(&self.shared, e, state);
         if let Some(status) = status {
             // The client may take its time to read the answer; others need not wait for that.
@@ -412,7 +421,7 @@ impl ProxyHttp for Service {
                 request.permit = None;
                 request.body = Body::Unread;
             }
-            if let Err(e) = respond::fail(session.as_downstream_mut(), status).await {
+            if let Err(e) = respond::fail(session.as_downstream_mut(), status, fault).await {
                 tracing::debug!(error = %e, "the client could not be told of a failure");
             }
         }
