@@ -13,7 +13,8 @@ use packgate_integration_tests::{
 };
 
 /// What a smuggler wants the server to see.
-const SMUGGLED: &str = "POST /smuggled/git-upload-pack HTTP/1.1\r\nHost: gate.test\r\nContent-Length: 4\r\n\r\n0000";
+const SMUGGLED: &str =
+    "POST /smuggled/git-upload-pack HTTP/1.1\r\nHost: gate.test\r\nContent-Length: 4\r\n\r\n0000";
 
 fn scene() -> (Origin, Packgate) {
     let origin = Origin::start(|_| Reply::Now(200, b"served".to_vec()));
@@ -22,7 +23,10 @@ fn scene() -> (Origin, Packgate) {
             "upstream: {}\nlimits: [{{name: all, per: global, seats: 8}}]\n",
             origin.upstream()
         ),
-        &[("PACKGATE_LOG", "info,packgate=debug,pingora_core=warn,pingora_proxy=warn")],
+        &[(
+            "PACKGATE_LOG",
+            "info,packgate=debug,pingora_core=warn,pingora_proxy=warn",
+        )],
     );
     (origin, packgate)
 }
@@ -79,11 +83,17 @@ fn ambiguous() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         (
             "Content-Length before Transfer-Encoding",
-            post(&["Content-Length: 5", "Transfer-Encoding: chunked"], "0\r\n\r\n"),
+            post(
+                &["Content-Length: 5", "Transfer-Encoding: chunked"],
+                "0\r\n\r\n",
+            ),
         ),
         (
             "Content-Length behind Transfer-Encoding",
-            post(&["Transfer-Encoding: chunked", "Content-Length: 4"], "0\r\n\r\n"),
+            post(
+                &["Transfer-Encoding: chunked", "Content-Length: 4"],
+                "0\r\n\r\n",
+            ),
         ),
         (
             "two different Content-Length",
@@ -93,12 +103,24 @@ fn ambiguous() -> Vec<(&'static str, Vec<u8>)> {
             "two equal Content-Length",
             post(&["Content-Length: 4", "Content-Length: 4"], "0000"),
         ),
-        ("Content-Length: 4, 4", post(&["Content-Length: 4, 4"], "0000")),
-        ("Content-Length: 4, 5", post(&["Content-Length: 4, 5"], "0000")),
+        (
+            "Content-Length: 4, 4",
+            post(&["Content-Length: 4, 4"], "0000"),
+        ),
+        (
+            "Content-Length: 4, 5",
+            post(&["Content-Length: 4, 5"], "0000"),
+        ),
         ("Content-Length: +4", post(&["Content-Length: +4"], "0000")),
         ("Content-Length: -4", post(&["Content-Length: -4"], "0000")),
-        ("Content-Length: 0x4", post(&["Content-Length: 0x4"], "0000")),
-        ("Content-Length: 4 0", post(&["Content-Length: 4 0"], "0000")),
+        (
+            "Content-Length: 0x4",
+            post(&["Content-Length: 0x4"], "0000"),
+        ),
+        (
+            "Content-Length: 4 0",
+            post(&["Content-Length: 4 0"], "0000"),
+        ),
         ("empty Content-Length", post(&["Content-Length:"], "")),
         (
             "Content-Length of 2^64 + 4",
@@ -133,7 +155,9 @@ fn ambiguous() -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "HTTP/1.0 with Transfer-Encoding",
-            raw("POST /a/git-upload-pack HTTP/1.0\r\nHost: gate.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            raw(
+                "POST /a/git-upload-pack HTTP/1.0\r\nHost: gate.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            ),
         ),
         (
             "a space before the colon",
@@ -143,10 +167,7 @@ fn ambiguous() -> Vec<(&'static str, Vec<u8>)> {
             "a tab before the colon",
             post(&["Transfer-Encoding\t: chunked"], "0\r\n\r\n"),
         ),
-        (
-            "a header without a colon",
-            post(&["Content-Length"], ""),
-        ),
+        ("a header without a colon", post(&["Content-Length"], "")),
         (
             "a folded header (obs-fold)",
             post(&["X-Other: 1", " Content-Length: 4"], "0000"),
@@ -156,28 +177,54 @@ fn ambiguous() -> Vec<(&'static str, Vec<u8>)> {
             raw("GET / HTTP/1.1\r\n Host: gate.test\r\n\r\n"),
         ),
         ("two Hosts", get("Host: gate.test\r\nHost: other.test\r\n")),
-        ("the same Host twice", get("Host: gate.test\r\nHost: gate.test\r\n")),
+        (
+            "the same Host twice",
+            get("Host: gate.test\r\nHost: gate.test\r\n"),
+        ),
         ("no Host in HTTP/1.1", get("")),
         ("a Host with a user", get("Host: me@gate.test\r\n")),
         ("a Host with a path", get("Host: gate.test/x\r\n")),
-        ("a bare LF in the head", raw("GET / HTTP/1.1\r\nHost: gate.test\nX: 1\r\n\r\n")),
+        (
+            "a bare LF in the head",
+            raw("GET / HTTP/1.1\r\nHost: gate.test\nX: 1\r\n\r\n"),
+        ),
         ("bare LFs only", raw("GET / HTTP/1.1\nHost: gate.test\n\n")),
-        ("a bare LF at the end", raw("GET / HTTP/1.1\r\nHost: gate.test\r\n\n")),
+        (
+            "a bare LF at the end",
+            raw("GET / HTTP/1.1\r\nHost: gate.test\r\n\n"),
+        ),
         (
             "a bare CR in a value",
             post(&["X: a\rContent-Length: 4"], "0000"),
         ),
         ("a NUL in a value", post(&["X: a\0b"], "")),
         ("a NUL in a name", post(&["X\0: a"], "")),
-        ("a NUL in the target", raw("GET /a\0/info/refs HTTP/1.1\r\nHost: gate.test\r\n\r\n")),
-        ("a space in the target", raw("GET /a b HTTP/1.1\r\nHost: gate.test\r\n\r\n")),
-        ("two spaces", raw("GET  / HTTP/1.1\r\nHost: gate.test\r\n\r\n")),
-        ("a fragment", raw("GET /a#b HTTP/1.1\r\nHost: gate.test\r\n\r\n")),
+        (
+            "a NUL in the target",
+            raw("GET /a\0/info/refs HTTP/1.1\r\nHost: gate.test\r\n\r\n"),
+        ),
+        (
+            "a space in the target",
+            raw("GET /a b HTTP/1.1\r\nHost: gate.test\r\n\r\n"),
+        ),
+        (
+            "two spaces",
+            raw("GET  / HTTP/1.1\r\nHost: gate.test\r\n\r\n"),
+        ),
+        (
+            "a fragment",
+            raw("GET /a#b HTTP/1.1\r\nHost: gate.test\r\n\r\n"),
+        ),
         ("HTTP/0.9", raw("GET /\r\n")),
-        ("HTTP/2.0 as text", raw("GET / HTTP/2.0\r\nHost: gate.test\r\n\r\n")),
+        (
+            "HTTP/2.0 as text",
+            raw("GET / HTTP/2.0\r\nHost: gate.test\r\n\r\n"),
+        ),
         (
             "Upgrade: h2c",
-            get("Host: gate.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"),
+            get(
+                "Host: gate.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n",
+            ),
         ),
         (
             "Upgrade: h2c behind websocket",
@@ -189,13 +236,22 @@ fn ambiguous() -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "Connection: Content-Length",
-            post(&["Connection: close, Content-Length", "Content-Length: 4"], "0000"),
+            post(
+                &["Connection: close, Content-Length", "Content-Length: 4"],
+                "0000",
+            ),
         ),
         (
             "Connection: X-Forwarded-For",
-            post(&["Connection: X-Forwarded-For", "Content-Length: 4"], "0000"),
+            post(
+                &["Connection: X-Forwarded-For", "Content-Length: 4"],
+                "0000",
+            ),
         ),
-        ("random bytes", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".to_vec()),
+        (
+            "random bytes",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".to_vec(),
+        ),
     ]
 }
 
@@ -208,11 +264,23 @@ fn ambiguous_framing_is_refused_with_400_and_the_connection_closed() {
         assert_explained(&only_answer(&mut connection, what), 400, what);
     }
     // The gate still works, and nothing of the above has come to the server.
-    assert_eq!(packgate.ask(&Request::upload_pack("a", pkt::clone_v2())).status, 200);
-    let targets = origin.received().into_iter().map(|r| r.line).collect::<Vec<_>>();
+    assert_eq!(
+        packgate
+            .ask(&Request::upload_pack("a", pkt::clone_v2()))
+            .status,
+        200
+    );
+    let targets = origin
+        .received()
+        .into_iter()
+        .map(|r| r.line)
+        .collect::<Vec<_>>();
     assert_eq!(targets, ["POST /a/git-upload-pack HTTP/1.1"]);
     let log = packgate.log();
-    assert!(!log.contains("ERROR") && !log.contains("\"level\":\"ERROR\""), "{log}");
+    assert!(
+        !log.contains("ERROR") && !log.contains("\"level\":\"ERROR\""),
+        "{log}"
+    );
     assert!(
         log.contains("the request has more than one Content-Length"),
         "the reason is in the debug log"
@@ -233,25 +301,39 @@ fn ambiguous_framing_never_becomes_a_second_request_also_over_a_pooled_connectio
             .write(&[good("before").bytes(), bytes].concat())
             .unwrap();
         let first = connection.read_response().unwrap();
-        assert_eq!((first.status, first.text().as_str()), (200, "served"), "{what}");
+        assert_eq!(
+            (first.status, first.text().as_str()),
+            (200, "served"),
+            "{what}"
+        );
         assert_explained(&only_answer(&mut connection, what), 400, what);
         // Whoever comes next has their own answer.
         assert_eq!(packgate.ask(&good("after")).status, 200, "{what}");
         sent += 2;
     }
     let received = origin.received();
-    assert_eq!(received.len(), sent, "one request upstream for each good one");
+    assert_eq!(
+        received.len(),
+        sent,
+        "one request upstream for each good one"
+    );
     assert!(received.iter().all(|r| r.body == pkt::clone_v2()));
     assert!(received.iter().all(|r| !r.line.contains("smuggled")));
     let connections = origin.connections();
-    assert!(connections * 4 < sent, "{connections} connections: they were pooled");
+    assert!(
+        connections * 4 < sent,
+        "{connections} connections: they were pooled"
+    );
 }
 
 /// The same heads arriving byte by byte, also behind an exchange on the same connection.
 #[test]
 fn a_head_is_judged_the_same_however_it_is_cut() {
     let (origin, packgate) = scene();
-    for (what, bytes) in ambiguous().into_iter().filter(|(what, _)| !what.contains("early")) {
+    for (what, bytes) in ambiguous()
+        .into_iter()
+        .filter(|(what, _)| !what.contains("early"))
+    {
         let mut connection = packgate.connect();
         let first = connection.exchange(&Request::get("/ok")).unwrap();
         assert_eq!(first.status, 200);
@@ -262,7 +344,12 @@ fn a_head_is_judged_the_same_however_it_is_cut() {
         }
         assert_explained(&connection.read_response().unwrap(), 400, what);
     }
-    assert!(origin.received().iter().all(|r| r.line == "GET /ok HTTP/1.1"));
+    assert!(
+        origin
+            .received()
+            .iter()
+            .all(|r| r.line == "GET /ok HTTP/1.1")
+    );
 }
 
 #[test]
@@ -277,7 +364,10 @@ fn malformed_chunks_are_refused_with_400_and_nothing_behind_them_is_a_request() 
         ("a huge size", "ffffffffffffffff0\r\n"),
         ("a bare LF in an extension", "4;a\nb\r\n0000\r\n0\r\n\r\n"),
         ("a folded trailer", "4\r\n0000\r\n0\r\n x: y\r\n\r\n"),
-        ("a bare LF in the trailers", "4\r\n0000\r\n0\r\nx: y\nz: 1\r\n\r\n"),
+        (
+            "a bare LF in the trailers",
+            "4\r\n0000\r\n0\r\nx: y\nz: 1\r\n\r\n",
+        ),
     ] {
         for target in ["/a/git-upload-pack", "/a/other"] {
             let what = format!("{what} to {target}");
@@ -311,8 +401,15 @@ fn chunk_extensions_and_trailers_do_not_hide_the_next_request() {
     for _ in 0..2 {
         assert_eq!(connection.read_response().unwrap().status, 200);
     }
-    let lines = origin.received().into_iter().map(|r| r.line).collect::<Vec<_>>();
-    assert_eq!(lines, ["POST /a/git-upload-pack HTTP/1.1", "GET /next HTTP/1.1"]);
+    let lines = origin
+        .received()
+        .into_iter()
+        .map(|r| r.line)
+        .collect::<Vec<_>>();
+    assert_eq!(
+        lines,
+        ["POST /a/git-upload-pack HTTP/1.1", "GET /next HTTP/1.1"]
+    );
     assert_eq!(origin.received()[0].body, b"0000");
 }
 
@@ -323,7 +420,11 @@ fn a_coding_other_than_chunked_is_not_implemented() {
     connection
         .write(&post(&["Transfer-Encoding: gzip, chunked"], "0\r\n\r\n"))
         .unwrap();
-    assert_explained(&only_answer(&mut connection, "gzip, chunked"), 501, "gzip, chunked");
+    assert_explained(
+        &only_answer(&mut connection, "gzip, chunked"),
+        501,
+        "gzip, chunked",
+    );
     let mut connection = packgate.connect();
     connection
         .write(b"CONNECT gate.test:80 HTTP/1.1\r\nHost: gate.test:80\r\n\r\n")
@@ -362,7 +463,11 @@ fn pipelined_requests_of_every_framing_are_answered_in_order() {
             _ => Framing::Chunked(7),
         };
         let target = format!("/{round}/git-upload-pack");
-        let body = if framing == Framing::None { Vec::new() } else { pkt::clone_v2() };
+        let body = if framing == Framing::None {
+            Vec::new()
+        } else {
+            pkt::clone_v2()
+        };
         all.extend(Request::new("POST", &target).body(framing, body).bytes());
         // An empty line between two requests is none.
         all.extend(b"\r\n");
@@ -373,7 +478,10 @@ fn pipelined_requests_of_every_framing_are_answered_in_order() {
         assert_eq!(connection.read_response().unwrap().status, 200, "{target}");
     }
     let received = origin.received();
-    assert_eq!(received.iter().map(|r| r.target()).collect::<Vec<_>>(), targets);
+    assert_eq!(
+        received.iter().map(|r| r.target()).collect::<Vec<_>>(),
+        targets
+    );
 }
 
 /// An HTTP proxy's way of asking (RFC 9112, section 3.2.2).
@@ -394,18 +502,29 @@ fn an_absolute_target_is_served_and_its_authority_wins_over_the_host() {
             body.len()
         );
         let mut connection = packgate.connect();
-        connection.write(&[head.as_bytes(), &body].concat()).unwrap();
+        connection
+            .write(&[head.as_bytes(), &body].concat())
+            .unwrap();
         let (status, _) = connection.read_response_head().unwrap();
         running.push(connection);
         status
     };
     assert_eq!(status("http://a.test/x.git/git-upload-pack", "a.test"), 200);
-    assert_eq!(status("/x/git-upload-pack", "a.test"), 429, "the same repository");
+    assert_eq!(
+        status("/x/git-upload-pack", "a.test"),
+        429,
+        "the same repository"
+    );
     assert_eq!(status("HTTP://a.test/x/git-upload-pac%6b?q", "b.test"), 429);
     assert_eq!(status("http://b.test/x/git-upload-pack", "a.test"), 200);
     assert_eq!(status("/x/git-upload-pack", "b.test"), 429);
     let received = origin.received();
-    let seen = |n: usize| (received[n].target().to_owned(), received[n].values("host").join(" "));
+    let seen = |n: usize| {
+        (
+            received[n].target().to_owned(),
+            received[n].values("host").join(" "),
+        )
+    };
     assert_eq!(seen(0), ("/x.git/git-upload-pack".into(), "a.test".into()));
     assert_eq!(seen(1), ("/x/git-upload-pack".into(), "b.test".into()));
     assert_eq!(received.len(), 2);
@@ -413,7 +532,8 @@ fn an_absolute_target_is_served_and_its_authority_wins_over_the_host() {
 }
 
 const WEBSOCKET: &str = "GET /socket HTTP/1.1\r\nHost: gate.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
-const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello";
+const SWITCHED: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello";
 
 #[test]
 fn a_websocket_passes_and_its_bytes_are_not_taken_for_requests() {
@@ -445,7 +565,11 @@ fn early_bytes_behind_an_upgrade_are_refused_before_the_answer() {
         (unread_by(packgate.addr(), &connection) == 0).then_some(())
     });
     latch.open();
-    assert_explained(&only_answer(&mut connection, "early bytes"), 400, "early bytes");
+    assert_explained(
+        &only_answer(&mut connection, "early bytes"),
+        400,
+        "early bytes",
+    );
     assert_eq!(origin.count(), 1);
 }
 
@@ -455,7 +579,11 @@ fn unread_by(server: SocketAddr, connection: &Connection) -> u64 {
         panic!("a TCP connection");
     };
     let hex = |addr: SocketAddr| match addr.ip() {
-        IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from_le_bytes(ip.octets()), addr.port()),
+        IpAddr::V4(ip) => format!(
+            "{:08X}:{:04X}",
+            u32::from_le_bytes(ip.octets()),
+            addr.port()
+        ),
         IpAddr::V6(ip) => panic!("{ip} is in another table"),
     };
     let (local, remote) = (hex(server), hex(stream.local_addr().unwrap()));
@@ -472,13 +600,26 @@ fn unread_by(server: SocketAddr, connection: &Connection) -> u64 {
 #[test]
 fn a_connection_that_ends_within_a_head_leaves_nothing_behind() {
     let (origin, packgate) = scene();
-    for cut in ["P", "POST /a/git-upload-pack HTTP/1.1\r\nHost: a", "POST / HTTP/1.1\r\nHost: a\r\n"] {
+    for cut in [
+        "P",
+        "POST /a/git-upload-pack HTTP/1.1\r\nHost: a",
+        "POST / HTTP/1.1\r\nHost: a\r\n",
+    ] {
         let mut connection = packgate.connect();
         connection.write(cut.as_bytes()).unwrap();
         connection.stream().shutdown(Shutdown::Write).unwrap();
         let mut rest = Vec::new();
-        connection.stream().try_clone().unwrap().read_to_end(&mut rest).unwrap();
-        assert!(rest.is_empty(), "{cut:?}: {}", String::from_utf8_lossy(&rest));
+        connection
+            .stream()
+            .try_clone()
+            .unwrap()
+            .read_to_end(&mut rest)
+            .unwrap();
+        assert!(
+            rest.is_empty(),
+            "{cut:?}: {}",
+            String::from_utf8_lossy(&rest)
+        );
     }
     assert_eq!(origin.count(), 0);
 }

@@ -203,7 +203,11 @@ mod tests {
             "4\r\n\r\n\r\n\r\n0\r\nOne: 1\r\nTwo: 2\r\n\r\n",
         ] {
             let followed = format!("{body}GET / HTTP/1.1\r\n");
-            assert_eq!(length_of(followed.as_bytes()), Ok(Some(body.len())), "{body:?}");
+            assert_eq!(
+                length_of(followed.as_bytes()),
+                Ok(Some(body.len())),
+                "{body:?}"
+            );
             let short = &body.as_bytes()[..body.len() - 1];
             assert_eq!(length_of(short), Ok(None), "{body:?}");
         }

@@ -114,6 +114,7 @@ impl Listener {
     where
         A: ServerApp + Send + Sync + 'static,
     {
+        let mut failing = false;
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept() => accepted,
@@ -121,6 +122,7 @@ impl Listener {
             };
             match accepted {
                 Ok(client) => {
+                    failing = false;
                     let (app, shutdown, alive) = (app.clone(), shutdown.clone(), alive.clone());
                     tokio::spawn(async move {
                         let mut stream: Option<pingora_core::protocols::Stream> =
@@ -132,7 +134,10 @@ impl Listener {
                     });
                 }
                 Err(e) => {
-                    tracing::warn!(error = %e, "accepting a connection failed");
+                    // Said once, until it goes again: it would be said ten times a second.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(error = %e, addr = %self.bound, "accepting a connection failed");
+                    }
                     // Out of file descriptors or memory: the error would repeat at once; some must be given back first.
                     if !is_per_connection(&e) {
                         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -113,7 +113,11 @@ where
             let mut session = ServerSession::new_http1(client);
             // Off when the process drains; else pingora sets it by the request's head.
             session.set_keepalive((!*shutdown.borrow()).then_some(0));
-            let (stream, _) = self.app.process_new_http(session, shutdown).await?.consume();
+            let (stream, _) = self
+                .app
+                .process_new_http(session, shutdown)
+                .await?
+                .consume();
             client = stream.into_any().downcast::<Client>().ok()?;
             if !client.at_end() {
                 return None;

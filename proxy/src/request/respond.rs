@@ -69,6 +69,15 @@ pub fn faulty(fault: Fault) -> Box<Error> {
     Error::because(ErrorType::InvalidHTTPHeader, "refused", fault).into_down()
 }
 
+/// An error for a client that does not finish its request.
+pub fn too_slow() -> Box<Error> {
+    Error::explain(
+        ErrorType::ReadTimedout,
+        "the rest of the body did not arrive in time",
+    )
+    .into_down()
+}
+
 /// The fault of the request behind `error`, if that is what it is about.
 pub fn fault_in(error: &Error) -> Option<Fault> {
     let cause = error.root_cause();

@@ -228,6 +228,10 @@ impl ProxyHttp for Service {
         if !keeps_upgrade(session.req_header(), state.endpoint) {
             session.req_header_mut().remove_header(&header::UPGRADE);
         }
+        // What follows a request to upgrade that is not granted may have been meant for the other protocol.
+        if session.req_header().headers.contains_key(header::UPGRADE) {
+            session.set_keepalive(None);
+        }
         let stalled = Some(state.config.timeouts.stalled_client);
         session.set_write_timeout(stalled);
         session.set_read_timeout(stalled);
@@ -305,6 +309,12 @@ impl ProxyHttp for Service {
         state: &mut RequestState,
     ) -> Result<()> {
         if let Some(request) = &mut state.upload_pack {
+            // Every read has its own timeout; a client that sends a byte now and then would keep its seat for ever.
+            let patience = state.config.timeouts.stalled_client;
+            let since = request.forwarded.filter(|_| request.permit.is_some());
+            if !end_of_stream && since.is_some_and(|since| since.elapsed() > patience) {
+                return Err(respond::too_slow());
+            }
             request.pass(body, end_of_stream);
         }
         // An empty last piece from HTTP/2 would end the chunked body of HTTP/1 twice (pingora issue 935).

@@ -61,8 +61,14 @@ fn what_frames_a_body_is_read_in_one_way_or_not_at_all() {
         (&["Content-Length: 1000000000000000000"], Fault::Length),
         (&["Content-Length: \u{664}"], Fault::Length),
         (&["Content-Length: 4, 4"], Fault::TwoLengths),
-        (&["Content-Length: 4", "Content-Length: 5"], Fault::TwoLengths),
-        (&["Content-Length: 4", "content-length: 4"], Fault::TwoLengths),
+        (
+            &["Content-Length: 4", "Content-Length: 5"],
+            Fault::TwoLengths,
+        ),
+        (
+            &["Content-Length: 4", "content-length: 4"],
+            Fault::TwoLengths,
+        ),
         (
             &["Content-Length: 4", "Transfer-Encoding: chunked"],
             Fault::LengthAndCoding,
@@ -145,10 +151,25 @@ fn a_request_line_has_three_parts_and_a_version_known_here() {
     ] {
         refused(format!("{line}\r\nHost: a\r\n\r\n"), Fault::RequestLine);
     }
-    refused("CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n", Fault::Connect);
+    refused(
+        "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n",
+        Fault::Connect,
+    );
     accepted("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
-    for target in ["*", "a", "a:80", "git.test/a", "ftp://a/", "/a#b", "http://", "http:///a"] {
-        refused(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"), Fault::Target);
+    for target in [
+        "*",
+        "a",
+        "a:80",
+        "git.test/a",
+        "ftp://a/",
+        "/a#b",
+        "http://",
+        "http:///a",
+    ] {
+        refused(
+            format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Fault::Target,
+        );
     }
 }
 
@@ -177,7 +198,10 @@ fn an_absolute_target_becomes_a_path_and_its_authority_the_host() {
         String::from_utf8(fresh).expect("text")
     };
     assert_eq!(
-        rewritten("http://b:81/x//y?q=http://c/", "A: 1\r\nhOST: a\r\nB: host: 2\r\n"),
+        rewritten(
+            "http://b:81/x//y?q=http://c/",
+            "A: 1\r\nhOST: a\r\nB: host: 2\r\n"
+        ),
         "POST /x//y?q=http://c/ HTTP/1.1\r\nA: 1\r\nHost: b:81\r\nB: host: 2\r\n\r\n"
     );
     assert_eq!(
@@ -191,7 +215,10 @@ fn an_absolute_target_becomes_a_path_and_its_authority_the_host() {
     for target in ["http://me@b/", "http://b\\a/", "http://b c/", "http:/b/"] {
         assert!(inspect(format!("GET {target} HTTP/1.1\r\nHost: b\r\n\r\n").as_bytes()).is_err());
     }
-    assert_eq!(accepted("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").rewritten, None);
+    assert_eq!(
+        accepted("GET /x HTTP/1.1\r\nHost: a\r\n\r\n").rewritten,
+        None
+    );
 }
 
 #[test]
@@ -220,7 +247,10 @@ fn connection_names_nothing_that_must_stay() {
         "a b",
         "a,b,c,d,e,f,g,h,i,j",
     ] {
-        refused(with_host(&[&format!("Connection: {value}")]), Fault::Connection);
+        refused(
+            with_host(&[&format!("Connection: {value}")]),
+            Fault::Connection,
+        );
     }
 }
 
