@@ -16,6 +16,9 @@ use packgate_classifier::{Classifier, Encoding};
 
 const MILLION: u32 = 1_000_000;
 
+/// Enough for what differs from the million only in who wrote the values.
+const FEWER: u32 = 200_000;
+
 /// Growth that is none: a table that doubles once, pages of the allocator.
 const FLAT: u64 = 4 << 20;
 
@@ -29,8 +32,8 @@ fn resident() -> u64 {
     kib.expect("VmRSS in kB") * 1024
 }
 
-/// Asks the gate a million times, each time with headers of another number, and expects every demand to be refused.
-fn all_are_refused(identity: &str, peer: &str, headers: impl Fn(&mut HeaderMap, u32)) {
+/// Asks the gate `count` times, each time with headers of another number, and expects every demand to be refused.
+fn all_are_refused(count: u32, identity: &str, peer: &str, headers: impl Fn(&mut HeaderMap, u32)) {
     let yaml = format!(
         "upstream: http://127.0.0.1:1\nlimits:\n  - {{name: user, per: user, seats: 1}}\n  \
          - {{name: address, per: ip, seats: 1}}\nidentity: {identity}\n"
@@ -67,12 +70,12 @@ fn all_are_refused(identity: &str, peer: &str, headers: impl Fn(&mut HeaderMap, 
         panic!("the first finds a seat: {verdict:?}");
     };
     let mut warm = 0;
-    for n in 1..=MILLION {
+    for n in 1..=count {
         assert!(
             matches!(ask(n), Admission::Refused(_)),
             "{n} was not refused"
         );
-        if n == MILLION / 10 {
+        if n == count / 10 {
             warm = resident();
         }
     }
@@ -96,7 +99,7 @@ const EVERY_SOURCE: &str = "user: [{header: x-forwarded-user}, xfcc]";
 #[test]
 fn a_million_spoofed_values_from_an_untrusted_client_are_one_client() {
     let identity = format!("{{{EVERY_SOURCE}, trusted_proxies: [10.0.0.0/8]}}");
-    all_are_refused(&identity, "192.0.2.1", |headers, n| {
+    all_are_refused(MILLION, &identity, "192.0.2.1", |headers, n| {
         headers.insert("x-forwarded-for", value(address(n).to_string()));
         headers.insert("x-forwarded-user", value(format!("user-{n}")));
         let xfcc = format!("By=spiffe://a;URI=spiffe://a/{n}");
@@ -105,9 +108,9 @@ fn a_million_spoofed_values_from_an_untrusted_client_are_one_client() {
 }
 
 #[test]
-fn a_million_spoofed_values_left_of_the_trusted_ones_are_one_client() {
+fn spoofed_values_left_of_the_trusted_ones_are_one_client() {
     let identity = format!("{{{EVERY_SOURCE}, trusted_proxies: [10.0.0.0/8]}}");
-    all_are_refused(&identity, "10.0.0.1", |headers, n| {
+    all_are_refused(FEWER, &identity, "10.0.0.1", |headers, n| {
         let left = address(n);
         let chain = format!("{left}, 2001:db8::{:x}, 192.0.2.1, 10.1.1.1", n & 0xffff);
         headers.insert("x-forwarded-for", value(chain));
@@ -117,8 +120,9 @@ fn a_million_spoofed_values_left_of_the_trusted_ones_are_one_client() {
 }
 
 #[test]
-fn a_million_ipv6_addresses_of_one_prefix_are_one_client() {
+fn ipv6_addresses_of_one_prefix_are_one_client() {
     all_are_refused(
+        FEWER,
         "{trusted_proxies: [10.0.0.0/8], user: [basic]}",
         "10.0.0.1",
         |headers, n| {
