@@ -141,7 +141,6 @@ fn a_request_line_has_three_parts_and_a_version_known_here() {
         "GET / HTTP/1.2",
         "GET / HTTP/0.9",
         "GET / http/1.1",
-        "GET / HTTP/1.10",
         "GET /",
         "GET /a b HTTP/1.1",
         "GET  / HTTP/1.1",
@@ -151,6 +150,7 @@ fn a_request_line_has_three_parts_and_a_version_known_here() {
     ] {
         refused(format!("{line}\r\nHost: a\r\n\r\n"), Fault::RequestLine);
     }
+    refused("GET / HTTP/1.10\r\nHost: a\r\n\r\n", Fault::LineEnd);
     refused(
         "CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n",
         Fault::Connect,
