@@ -2,8 +2,8 @@
 //! request upstream: each is sent as the bytes it is, and what reaches a recording origin is counted.
 
 use std::{
-    io::Read,
-    net::{IpAddr, Shutdown, SocketAddr},
+    io::{Read, Write},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener},
 };
 
 use packgate_integration_tests::{
@@ -535,16 +535,77 @@ const WEBSOCKET: &str = "GET /socket HTTP/1.1\r\nHost: gate.test\r\nConnection: 
 const SWITCHED: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello";
 
+/// A server that grants the upgrade and says everything back.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut connection = Connection::over(Stream::Tcp(stream.try_clone().unwrap()), Vec::new());
+        connection.read_head().unwrap();
+        stream.write_all(SWITCHED).unwrap();
+        std::io::copy(&mut stream.try_clone().unwrap(), &mut stream)
+    });
+    addr
+}
+
 #[test]
 fn a_websocket_passes_and_its_bytes_are_not_taken_for_requests() {
-    let origin = Origin::start(|_| Reply::Raw(SWITCHED.to_vec()));
-    let packgate = Packgate::start(&format!("upstream: {}\n", origin.upstream()));
+    let packgate = Packgate::start(&format!("upstream: http://{}\n", echo()));
     let mut connection = packgate.connect();
     connection.write(WEBSOCKET.as_bytes()).unwrap();
     let (status, _) = connection.read_response_head().unwrap();
     assert_eq!(status, 101);
     assert_eq!(connection.read_exact(5).unwrap(), b"hello");
-    assert_eq!(origin.received()[0].values("upgrade"), ["websocket"]);
+    for said in [
+        b"\x81\x85\0\0\0\0".as_slice(),
+        SMUGGLED.as_bytes(),
+        b"\r\n\n\0",
+    ] {
+        connection.write(said).unwrap();
+        assert_eq!(connection.read_exact(said.len()).unwrap(), said);
+    }
+}
+
+#[test]
+fn an_upgrade_that_is_not_granted_ends_the_connection() {
+    let (origin, packgate) = scene();
+    let mut connection = packgate.connect();
+    connection.write(WEBSOCKET.as_bytes()).unwrap();
+    let answer = only_answer(&mut connection, "an upgrade");
+    assert_eq!(
+        (answer.status, answer.header("Connection")),
+        (200, Some("close"))
+    );
+    assert_eq!(origin.count(), 1);
+}
+
+#[test]
+fn a_hang_up_is_seen_behind_pipelined_bytes() {
+    let latch = Latch::new();
+    let held = latch.clone();
+    let origin = Origin::start(move |_| Reply::Held(held.clone(), b"first".to_vec()));
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n",
+        origin.upstream()
+    ));
+    let mut connection = packgate.connect();
+    let clone = Request::upload_pack("a", pkt::clone_v2()).bytes();
+    connection
+        .write(&[clone, SMUGGLED.into()].concat())
+        .unwrap();
+    packgate.until_counts(1, 0);
+    connection.stream().shutdown(Shutdown::Write).unwrap();
+    packgate.until_counts(0, 0);
+    until("the clone to be given up", || {
+        (origin.aborted() == 1).then_some(())
+    });
+    assert_eq!(
+        origin.count(),
+        1,
+        "what was pipelined is no request any more"
+    );
+    latch.open();
 }
 
 #[test]
