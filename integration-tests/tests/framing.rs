@@ -595,6 +595,7 @@ fn a_hang_up_is_seen_behind_pipelined_bytes() {
         .write(&[clone, SMUGGLED.into()].concat())
         .unwrap();
     packgate.until_counts(1, 0);
+    origin.wait_for(1);
     connection.stream().shutdown(Shutdown::Write).unwrap();
     packgate.until_counts(0, 0);
     until("the clone to be given up", || {
