@@ -6,6 +6,8 @@
 //!
 //! This only reads the target. The request is forwarded with its target exactly as sent.
 
+use std::borrow::Cow;
+
 use percent_encoding::percent_decode;
 
 /// What the request line asks for.
@@ -46,7 +48,7 @@ pub struct Route {
 
 /// Routes a request by its method and its target as sent: origin form or absolute form, query and all.
 pub fn route(method: &str, target: &[u8]) -> Route {
-    let decoded: Vec<u8> = percent_decode(path(target)).collect();
+    let decoded: Vec<u8> = percent_decode(&without_parameters(path(target))).collect();
     let segments = segments(&decoded);
     let (endpoint, repo) = match (method, segments.as_slice()) {
         ("POST", [repo @ .., b"git-upload-pack"]) => (Endpoint::UploadPack, repo),
@@ -80,6 +82,20 @@ fn path(target: &[u8]) -> &[u8] {
     memchr::memchr(b'/', authority)
         .and_then(|slash| authority.get(slash..))
         .unwrap_or_default()
+}
+
+/// An encoded path without `;…` in its segments. Servlet containers, in which JGit's servers run, route without these
+/// parameters (RFC 3986, section 3.3), so `git-upload-pack;x` is upload-pack to them. To git it is a path like any other
+/// that leads nowhere, and gating it costs nothing.
+fn without_parameters(path: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b';', path).is_none() {
+        return path.into();
+    }
+    let plain = |segment| memchr::memchr(b';', segment).and_then(|at| segment.get(..at));
+    let segments = path
+        .split(|byte| *byte == b'/')
+        .map(|segment| plain(segment).unwrap_or(segment));
+    segments.collect::<Vec<_>>().join(&b'/').into()
 }
 
 /// The segments of a decoded path, without empty ones and `.`, each `..` taking the one before it.

@@ -107,6 +107,47 @@ fn an_identity_header_counts_from_a_trusted_proxy_only() {
 }
 
 #[test]
+fn a_client_certificate_header_counts_from_a_trusted_proxy_only_and_from_the_right() {
+    let cert = |value| ("X-Forwarded-Client-Cert", value);
+    let settings = format!("{PER_USER}identity: {{user: [xfcc], trusted_proxies: ");
+    let mut trusted = Scene::new(&format!("{settings}[127.0.0.0/8]}}\n"));
+    let ci = cert("By=spiffe://gate;Hash=ab;URI=spiffe://team/ci");
+    assert_eq!(trusted.clone(&[ci]), 200);
+    assert_eq!(trusted.clone(&[ci]), 429);
+    assert_eq!(
+        trusted.clone(&[cert("URI=spiffe://invented,Hash=ab;URI=spiffe://team/ci")]),
+        429,
+        "the proxy has appended what it verified"
+    );
+    assert_eq!(
+        trusted.clone(&[cert("URI=\"spiffe://invented"), ci]),
+        429,
+        "an open quote in the client's line swallows nothing of the proxy's"
+    );
+    assert_eq!(trusted.clone(&[cert("Hash=ab;URI=spiffe://team/dev")]), 200);
+
+    let mut untrusted = Scene::new(&format!("{settings}[10.0.0.0/8]}}\n"));
+    for _ in 0..3 {
+        assert_eq!(untrusted.clone(&[ci]), 200, "nobody has verified it");
+    }
+    assert!(untrusted.packgate.status()["running"][0]["user"].is_null());
+}
+
+#[test]
+fn of_two_identity_headers_the_one_on_the_right_counts() {
+    let mut scene = Scene::new(&format!(
+        "{PER_USER}identity: {{user: [{{header: x-forwarded-user}}], trusted_proxies: [127.0.0.0/8]}}\n"
+    ));
+    let user = |name| ("X-Forwarded-User", name);
+    assert_eq!(scene.clone(&[user("anna")]), 200);
+    for invented in ["ben", "", "a\tb"] {
+        let status = scene.clone(&[user(invented), user("anna")]);
+        assert_eq!(status, 429, "the proxy has added the last one");
+    }
+    assert_eq!(scene.clone(&[user("anna"), user("ben")]), 200);
+}
+
+#[test]
 fn forwarded_addresses_are_read_from_the_right_and_from_trusted_proxies_only() {
     let via = |chain| ("X-Forwarded-For", chain);
     let mut trusted = Scene::new(&format!(

@@ -11,7 +11,7 @@ use std::{
 };
 
 use pingora_core::{
-    apps::{HttpServerApp, HttpServerOptions},
+    apps::{HttpServerOptions, ServerApp as _},
     protocols::http::v2::server::default_h2_options,
     server::configuration::ServerConf,
     services::Service as _,
@@ -26,12 +26,12 @@ use tokio_util::task::TaskTracker;
 use crate::{
     admin::{self, AdminState, StatusReport},
     cli::exit,
-    config::{Address, Config, Listen},
+    config::{self, Address, Config, Listen},
     lifecycle::{
         drain,
         reload::{self, Reloader},
     },
-    listen::{Acceptor, Listener, Manners},
+    listen::{Acceptor, Listener, Manners, Strict, Times},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
@@ -211,7 +211,16 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
         tokio::spawn(listener.serve(health, open, admin_alive, shared.manners.clone()));
     }
 
-    let proxy = Arc::new(proxy(Service::new(shared.clone())));
+    let timeouts = shared.clone();
+    let times = move || {
+        let config::Timeouts { head, idle, .. } = timeouts.config().timeouts;
+        Times { head, idle }
+    };
+    let idle = shared.config().timeouts.idle;
+    let proxy = Arc::new(Strict::new(
+        proxy(Service::new(shared.clone()), idle),
+        times,
+    ));
     for listener in listeners.proxy {
         tokio::spawn(listener.serve(
             proxy.clone(),
@@ -226,7 +235,7 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
     shared.ready.store(true, Ordering::Relaxed);
 
     drain::run(&shared, stop, shutdown, all_ended, async || {
-        proxy.http_cleanup().await
+        proxy.cleanup().await
     })
     .await;
     // The send fails only if nobody listens any more.
@@ -314,7 +323,8 @@ fn bind_all(config: &Config, acceptors: &[Shown]) -> io::Result<Listeners> {
     })
 }
 
-fn proxy(service: Service) -> HttpProxy<Service> {
+/// `idle`: how long an HTTP/2 connection lives without a request; read once, for pingora asks only once.
+fn proxy(service: Service, idle: Duration) -> HttpProxy<Service> {
     let conf = ServerConf {
         max_retries: ATTEMPTS,
         // Whom to trust is said per server (`upstream/tls.rs`). Left alone pingora loads what the system trusts, and panics
@@ -327,6 +337,7 @@ fn proxy(service: Service) -> HttpProxy<Service> {
     options.h2c = true;
     // Refused all the same, by an answer of our own.
     options.allow_connect_method_proxying = true;
+    options.h2_idle_timeout = Some(idle);
     proxy.server_options = Some(options);
     let mut h2 = default_h2_options();
     h2.max_header_list_size(LARGEST_H2_HEAD);

@@ -109,6 +109,13 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         &[("timeouts.connect", "at least 1ms")],
     ),
     (
+        "timeouts: {head: 0s, idle: soon}",
+        &[
+            ("timeouts.head", "at least 1ms"),
+            ("timeouts.idle", "must be a duration such as"),
+        ],
+    ),
+    (
         "timeouts: {stalled_client: 0}",
         &[("timeouts.stalled_client", "at least 1ms")],
     ),
@@ -632,7 +639,7 @@ identity:
   trusted_proxies: [10.0.0.0/8]
   ipv6_prefix: 64
   hash_key_file: /etc/packgate/hash.key
-timeouts: {connect: 5s, stalled_client: 5m}
+timeouts: {connect: 5s, head: 30s, idle: 65m, stalled_client: 5m}
 drain: {delay: 5s, timeout: 15m}
 telemetry: {log: json, otlp: http://127.0.0.1:4318}
 "#,
@@ -760,6 +767,10 @@ fn defaults_are_those_of_the_design() {
     );
     assert_eq!(config.timeouts.half_close, HalfClose::Gone);
     assert_eq!(config.upstream_abort_grace, secs(0));
+    assert_eq!(
+        (config.timeouts.head, config.timeouts.idle),
+        (secs(30), secs(65 * 60))
+    );
     assert_eq!(
         (config.drain.delay, config.drain.timeout),
         (secs(5), secs(900))

@@ -260,8 +260,10 @@ fn rest(page: &mut Page, config: &Config) {
     page.row(
         "timeouts",
         format_args!(
-            "connect {}, stalled client {}, a half-closed client {}",
+            "connect {}, head {}, idle connection {}, stalled client {}, a half-closed client {}",
             format_duration(config.timeouts.connect),
+            format_duration(config.timeouts.head),
+            format_duration(config.timeouts.idle),
             format_duration(config.timeouts.stalled_client),
             match config.timeouts.half_close {
                 HalfClose::Gone => "is gone",

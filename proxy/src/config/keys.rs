@@ -36,7 +36,7 @@ pub(super) const REFUSAL: &[&str] = &["status", "retry_after"];
 pub(super) const RETRY_AFTER: &[&str] = &["min", "default", "max"];
 pub(super) const IDENTITY: &[&str] = &["user", "trusted_proxies", "ipv6_prefix", "hash_key_file"];
 pub(super) const USER_SOURCE: &[&str] = &["header"];
-pub(super) const TIMEOUTS: &[&str] = &["connect", "stalled_client", "half_close"];
+pub(super) const TIMEOUTS: &[&str] = &["connect", "head", "idle", "stalled_client", "half_close"];
 pub(super) const DRAIN: &[&str] = &["delay", "timeout"];
 pub(super) const TELEMETRY: &[&str] = &["log", "otlp"];
 

@@ -278,6 +278,10 @@ impl Identity {
 pub struct Timeouts {
     /// Connecting to the upstream.
     pub connect: Duration,
+    /// A request's head, from its first byte to its last.
+    pub head: Duration,
+    /// A client's connection on which nothing is asked.
+    pub idle: Duration,
     /// Writing to a client that does not read.
     pub stalled_client: Duration,
     /// What a client that closes its side after its request is taken for.

@@ -26,6 +26,10 @@ const TICK: Duration = Duration::from_millis(1);
 /// would be decided late, or pass unclassified.
 const LEAST_WINDOW: u64 = 4 << 10;
 
+/// Envoy keeps idle connections to its upstreams for an hour, nginx and AWS load balancers for a minute. Whoever closes
+/// first may cross a request on its way, which then fails; so it shall always be the proxy in front.
+const IDLE: Duration = Duration::from_secs(65 * 60);
+
 const DEFAULT_ADMIN: &str = "127.0.0.1:9901";
 
 /// See [`Config::from_yaml`].
@@ -233,10 +237,14 @@ fn seats(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Seats> {
 fn timeouts(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Timeouts> {
     let section = root.section("timeouts", keys::TIMEOUTS, mistakes);
     let connect = section.read("connect", 5 * SECOND, duration(TICK), mistakes);
+    let head = section.read("head", 30 * SECOND, duration(TICK), mistakes);
+    let idle = section.read("idle", IDLE, duration(TICK), mistakes);
     let stalled_client = section.read("stalled_client", 300 * SECOND, duration(TICK), mistakes);
     let half_close = section.read("half_close", HalfClose::Gone, word(HALF_CLOSES), mistakes);
     Some(Timeouts {
         connect: connect?,
+        head: head?,
+        idle: idle?,
         stalled_client: stalled_client?,
         half_close: half_close?,
     })

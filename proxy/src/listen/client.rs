@@ -31,7 +31,7 @@ use tokio::{
 };
 
 use super::{
-    error_page,
+    message::Message,
     patience::{Manners, Patience},
     tls::Session,
 };
@@ -44,12 +44,12 @@ const AHEAD_LIMIT: usize = 64 * 1024;
 pub struct Client {
     socket: Socket,
     ahead: Mutex<Ahead>,
+    /// What is handed out ends with this message; without one, everything is handed out.
+    message: Option<Message>,
+    upgraded: AtomicBool,
     peer: Option<SocketAddr>,
     digest: Arc<SocketDigest>,
     established: SystemTime,
-    serving: AtomicBool,
-    /// What is left to write of our own error page; nothing else is written any more.
-    page: Option<&'static [u8]>,
     patience: Patience,
 }
 
@@ -108,18 +108,13 @@ impl Client {
         Client {
             socket,
             ahead: Mutex::default(),
+            message: None,
+            upgraded: AtomicBool::new(false),
             peer,
             digest: Arc::new(SocketDigest::from_raw_fd(fd)),
             established: SystemTime::now(),
-            serving: AtomicBool::new(false),
-            page: None,
             patience: Patience::new(manners),
         }
-    }
-
-    /// Says whether a request is being served, whose response passes as it is.
-    pub fn set_serving(&self, serving: bool) {
-        self.serving.store(serving, Ordering::Relaxed);
     }
 
     /// The client's address; none on a Unix socket.
@@ -156,6 +151,26 @@ impl Client {
         }
     }
 
+    /// From now on bytes are not HTTP any more, and all are handed out. False, and nothing changes, if some have come
+    /// already: a client must not send any before it has the answer (RFC 9110, section 7.8; RFC 6455, section 4.1).
+    pub fn upgrade(&self) -> bool {
+        let early = self.message.is_some() && !self.lock().bytes.is_empty();
+        if !early {
+            self.upgraded.store(true, Ordering::Relaxed);
+        }
+        !early
+    }
+
+    /// Nothing is handed out beyond `message`.
+    pub(super) fn bound(&mut self, message: Message) {
+        self.message = Some(message);
+    }
+
+    /// Whether the message it was bound to has been handed out whole, and the next one may be looked at.
+    pub(super) fn at_end(&self) -> bool {
+        !self.upgraded.load(Ordering::Relaxed) && self.message.as_ref().is_some_and(Message::ended)
+    }
+
     /// One read into the buffer.
     fn read_ahead(&self) {
         let mut ahead = self.lock();
@@ -172,6 +187,11 @@ impl Client {
         }
     }
 
+    /// Whether HTTP/2 may follow its preface: by TLS only where it was agreed on (RFC 9113, section 3.2).
+    pub(super) fn may_speak_http2(&self) -> bool {
+        !matches!(self.socket, Socket::Tls(_)) || self.selected_alpn_proto() == Some(ALPN::H2)
+    }
+
     /// The connection speaks HTTP/2.
     pub(super) fn is_http2(&mut self) {
         self.patience.is_http2();
@@ -183,16 +203,6 @@ impl Client {
 
     pub(super) fn ahead_mut(&mut self) -> &mut Ahead {
         self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes our page instead of what somebody wants to write, and says that it was written.
-    fn poll_page(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<io::Result<usize>> {
-        while let Some(page @ [_, ..]) = self.page {
-            let written = on_socket!(&mut self.socket, s => Pin::new(s).poll_write(cx, page));
-            let written = ready!(self.judge(written, cx))?;
-            self.page = page.get(written..);
-        }
-        Poll::Ready(Ok(wanted))
     }
 
     fn judge<T>(
@@ -222,20 +232,70 @@ impl AsyncRead for Client {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let ahead = this.ahead_mut();
-        if !ahead.bytes.is_empty() {
-            let n = ahead.bytes.len().min(buf.remaining());
-            buf.put_slice(&ahead.bytes.split_to(n));
-            if ahead.bytes.is_empty() {
-                // A connection may live long after its one pipelined request: give the buffer back.
-                ahead.bytes = BytesMut::new();
+        if this.at_end() {
+            return this.poll_end(cx);
+        }
+        if this.ahead_mut().bytes.is_empty() {
+            if this.ahead_mut().ended {
+                return Poll::Ready(Ok(()));
             }
-            return Poll::Ready(Ok(()));
+            let before = buf.filled().len();
+            ready!(this.poll_socket(cx, buf))?;
+            let read = buf.filled().get(before..).unwrap_or_default();
+            let taken = this.share_of(read)?;
+            let rest = read.get(taken..).unwrap_or_default();
+            this.ahead_mut().bytes.extend_from_slice(rest);
+            buf.set_filled(before + taken);
+        } else {
+            let mut bytes = std::mem::take(&mut this.ahead_mut().bytes);
+            let fitting = bytes.len().min(buf.remaining());
+            let taken = this.share_of(bytes.get(..fitting).unwrap_or_default())?;
+            buf.put_slice(&bytes.split_to(taken));
+            if !bytes.is_empty() {
+                // An empty buffer is given back: a connection may live long after its one pipelined request.
+                this.ahead_mut().bytes = bytes;
+            }
         }
-        if ahead.ended {
-            return Poll::Ready(Ok(()));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Client {
+    /// How many of these bytes, read next, may be handed out; the rest belongs to the next message. After a fault nothing
+    /// more is read: where it would belong is not known.
+    fn share_of(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = match &mut self.message {
+            Some(message) if !*self.upgraded.get_mut() => message.take(bytes),
+            _ => Ok(bytes.len()),
+        };
+        taken.map_err(|fault| {
+            self.ahead_mut().ended = true;
+            io::Error::new(io::ErrorKind::InvalidData, fault)
+        })
+    }
+
+    /// Behind the end of a message: reads ahead until the client is gone, which is all that can be of interest here.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.ahead_mut().ended {
+                return Poll::Ready(Ok(()));
+            }
+            if self.lock().bytes.len() >= AHEAD_LIMIT {
+                return Poll::Pending;
+            }
+            ready!(self.poll_ahead(cx))?;
         }
-        this.poll_socket(cx, buf)
+    }
+
+    /// One read into the buffer.
+    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut space = [0; 8 * 1024];
+        let mut piece = ReadBuf::new(&mut space);
+        ready!(self.poll_socket(cx, &mut piece))?;
+        let ahead = self.ahead_mut();
+        ahead.ended |= piece.filled().is_empty();
+        ahead.bytes.extend_from_slice(piece.filled());
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -246,12 +306,6 @@ impl AsyncWrite for Client {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if !*this.serving.get_mut() && error_page::is_pingoras(buf) {
-            this.page = Some(error_page::PAGE.as_bytes());
-        }
-        if this.page.is_some() {
-            return this.poll_page(cx, buf.len());
-        }
         let written = on_socket!(&mut this.socket, s => Pin::new(s).poll_write(cx, buf));
         this.judge(written, cx)
     }
@@ -262,9 +316,6 @@ impl AsyncWrite for Client {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.page.is_some() {
-            return this.poll_page(cx, bufs.iter().map(|buf| buf.len()).sum());
-        }
         let written = on_socket!(&mut this.socket, s => Pin::new(s).poll_write_vectored(cx, bufs));
         this.judge(written, cx)
     }
@@ -368,6 +419,8 @@ pub(super) mod tests {
     pub(in crate::listen) fn manners(half_close: HalfClose) -> Arc<Manners> {
         Arc::new(Manners::new(&Timeouts {
             connect: Duration::from_secs(5),
+            head: Duration::from_secs(5),
+            idle: Duration::from_secs(5),
             stalled_client: Duration::from_secs(60),
             half_close,
         }))

@@ -4,10 +4,14 @@
 //! its request waits for a seat, and shutdown sleeps a fixed grace period. Accepting here costs one small loop and
 //! gives all three; everything from the first byte of HTTP on is pingora's.
 
+mod body;
 mod client;
-mod error_page;
+mod fault;
+mod head;
+mod message;
 mod patience;
 mod peek;
+mod strict;
 mod tls;
 
 use std::{
@@ -23,8 +27,9 @@ use pingora_core::{apps::ServerApp, server::ShutdownWatch};
 use tokio::{net, sync::mpsc};
 
 pub use client::Client;
-pub use error_page::NO_REQUEST;
+pub use fault::Fault;
 pub use patience::{Manners, is_stall};
+pub use strict::{Strict, Times};
 pub use tls::Acceptor;
 
 use crate::config::Address;
@@ -158,6 +163,7 @@ impl Listener {
     ) where
         A: ServerApp + Send + Sync + 'static,
     {
+        let mut failing = false;
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept(&manners) => accepted,
@@ -165,6 +171,7 @@ impl Listener {
             };
             match accepted {
                 Ok(accepted) => {
+                    failing = false;
                     let (app, shutdown, alive) = (app.clone(), shutdown.clone(), alive.clone());
                     let manners = manners.clone();
                     tokio::spawn(async move {
@@ -180,7 +187,10 @@ impl Listener {
                     });
                 }
                 Err(e) => {
-                    tracing::warn!(error = %e, "accepting a connection failed");
+                    // Said once, until it goes again: it would be said ten times a second.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(error = %e, addr = %self.bound, "accepting a connection failed");
+                    }
                     // Out of file descriptors or memory: the error would repeat at once; some must be given back first.
                     if !is_per_connection(&e) {
                         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -162,6 +162,8 @@ mod tests {
     fn patience() -> Patience {
         Patience::new(Arc::new(Manners::new(&Timeouts {
             connect: PATIENCE,
+            head: PATIENCE,
+            idle: PATIENCE,
             stalled_client: PATIENCE,
             half_close: HalfClose::Gone,
         })))

@@ -5,12 +5,10 @@
 
 use std::{future::poll_fn, io, time::Duration};
 
-use tokio::io::ReadBuf;
-
 use super::Client;
 
 /// The connection preface that every HTTP/2 client sends first.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A client that connects and says nothing is let go after this long.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -30,12 +28,7 @@ pub(super) async fn preface(client: &mut Client, out: &mut [u8]) -> io::Result<(
                 }
                 return Ok(());
             }
-            let mut space = [0; PREFACE.len()];
-            let mut piece = ReadBuf::new(&mut space);
-            poll_fn(|cx| client.poll_socket(cx, &mut piece)).await?;
-            let ahead = client.ahead_mut();
-            ahead.ended |= piece.filled().is_empty();
-            ahead.bytes.extend_from_slice(piece.filled());
+            poll_fn(|cx| client.poll_ahead(cx)).await?;
         }
     };
     tokio::time::timeout(SILENCE, looking)

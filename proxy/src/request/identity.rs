@@ -211,7 +211,7 @@ fn user(
 ) -> Option<User> {
     let (name, trusted) = match source {
         UserSource::Header(header) => (
-            name(single(headers, header).filter(|_| behind_proxy)?.as_bytes()),
+            name(last(headers, header).filter(|_| behind_proxy)?.as_bytes()),
             true,
         ),
         UserSource::Basic => (
@@ -223,18 +223,20 @@ fn user(
             true,
         ),
         UserSource::Xfcc => {
-            let nearest = headers
-                .get_all(X_FORWARDED_CLIENT_CERT)
-                .iter()
-                .next_back()
-                .filter(|_| behind_proxy)?;
+            let nearest = last(headers, &X_FORWARDED_CLIENT_CERT).filter(|_| behind_proxy)?;
             (name(xfcc::client(nearest.to_str().ok()?)?.as_bytes()), true)
         }
     };
     name.map(|name| User { name, trusted })
 }
 
-/// The value of a header that stands exactly once and is not empty: of two, nobody knows which one the proxy wrote.
+/// The value of a header's last line: the one that a proxy has added, if it adds, and the only one, if it replaces.
+/// Taking two lines for none was rejected: whoever sends one more would be nobody, and in nobody's bucket.
+fn last<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    headers.get_all(name).iter().next_back()
+}
+
+/// The value of a header that stands exactly once and is not empty: of two, nobody knows which one the server will take.
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     let value = values

@@ -9,7 +9,7 @@ use pingora_core::{Error, ErrorSource, ErrorType, Result, protocols::http::Serve
 use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
-use crate::listen::NO_REQUEST;
+use crate::listen::Fault;
 
 /// Bytes read on behind an answer of ours, so that a client that still uploads gets to read it: git's own buffer before it
 /// switches to chunks is 1 MiB, and a clone of 300,000 refs asks for it in 15 MiB.
@@ -84,8 +84,35 @@ pub fn answered(session: &ServerSession) -> Option<u16> {
         .map(|s| s.as_u16())
 }
 
+/// An error for a request that must not be served because of `fault`.
+pub fn faulty(fault: Fault) -> Box<Error> {
+    Error::because(ErrorType::InvalidHTTPHeader, "refused", fault).into_down()
+}
+
+/// An error for a client that does not finish its request.
+pub fn too_slow() -> Box<Error> {
+    Error::explain(
+        ErrorType::ReadTimedout,
+        "the rest of the body did not arrive in time",
+    )
+    .into_down()
+}
+
+/// The fault of the request behind `error`, if that is what it is about.
+pub fn fault_in(error: &Error) -> Option<Fault> {
+    let cause = error.root_cause();
+    let carried = || {
+        let read = cause.downcast_ref::<std::io::Error>()?;
+        read.get_ref()?.downcast_ref::<Fault>()
+    };
+    cause.downcast_ref::<Fault>().or_else(carried).copied()
+}
+
 /// The status that tells a client about `error`; None if there is nobody left to tell.
 pub fn status_of(error: &Error) -> Option<u16> {
+    if let Some(fault) = fault_in(error) {
+        return Some(fault.status().0);
+    }
     match (error.etype(), error.esource()) {
         (ErrorType::HTTPStatus(status), _) => Some(*status),
         (
@@ -108,23 +135,24 @@ pub fn status_of(error: &Error) -> Option<u16> {
     }
 }
 
-/// Writes an error page for `status` unless a response has begun, and closes the connection after it, reading on within
+/// Writes an error page for `status`, about `fault` if there is one, unless a response has begun, and closes the connection after it, reading on within
 /// bounds as [`refuse`] does.
 ///
 /// # Errors
 /// The client's connection failed.
-pub async fn fail(session: &mut ServerSession, status: u16) -> Result<()> {
+pub async fn fail(session: &mut ServerSession, status: u16, fault: Option<Fault>) -> Result<()> {
     if answered(session).is_some() {
         return Ok(());
     }
-    let text = Bytes::from_static(match status {
-        400 => NO_REQUEST.as_bytes(),
+    let standing = Bytes::from_static(match status {
+        400 => b"packgate: this is not a request that can be passed on.\n",
         405 => b"packgate: a gate before a git server opens no tunnels.\n",
         408 => b"packgate: the request did not arrive in time.\n",
         502 => b"packgate: the git server behind this gate did not answer.\n",
         504 => b"packgate: the git server behind this gate did not answer in time.\n",
         _ => b"packgate: the request could not be served.\n",
     });
+    let text = fault.map_or(standing, |fault| format!("packgate: {fault}.\n").into());
     let header = plain_text(status, text.len())?;
     session.set_keepalive(None);
     let uploading = !session.is_body_done();

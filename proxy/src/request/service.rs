@@ -33,7 +33,7 @@ use super::{
 use crate::{
     app::Shared,
     config::{Config, HalfClose},
-    listen::Client,
+    listen::{Client, Fault},
     telemetry::metrics::{Decision, WaitOutcome},
     upstream::{
         cgi::{CLIENT_ADDRESS_HEADER, REQUEST_ID_HEADER},
@@ -272,9 +272,6 @@ impl ProxyHttp for Service {
         session: &mut Session,
         state: &mut RequestState,
     ) -> Result<()> {
-        if let Some(client) = client_of(session.as_downstream()) {
-            client.set_serving(true);
-        }
         hop::arrived(session)?;
         let request = session.req_header();
         let route = route(request.method.as_str(), request.raw_path());
@@ -299,6 +296,10 @@ impl ProxyHttp for Service {
 
         if !keeps_upgrade(session.req_header(), state.endpoint) {
             session.req_header_mut().remove_header(&header::UPGRADE);
+        }
+        // What follows a request to upgrade that is not granted may have been meant for the other protocol.
+        if session.req_header().headers.contains_key(header::UPGRADE) {
+            session.set_keepalive(None);
         }
         let timeouts = &state.config.timeouts;
         let stalled = Some(timeouts.stalled_client);
@@ -392,6 +393,12 @@ impl ProxyHttp for Service {
         state: &mut RequestState,
     ) -> Result<()> {
         if let Some(request) = &mut state.upload_pack {
+            // Every read has its own timeout; a client that sends a byte now and then would keep its seat for ever.
+            let patience = state.config.timeouts.stalled_client;
+            let since = request.forwarded.filter(|_| request.permit.is_some());
+            if !end_of_stream && since.is_some_and(|since| since.elapsed() > patience) {
+                return Err(respond::too_slow());
+            }
             let told = request.pass(body, end_of_stream);
             if session.as_ref().retry_buffer_truncated() {
                 request.forget_window();
@@ -434,7 +441,13 @@ impl ProxyHttp for Service {
         response: &mut ResponseHeader,
         _: &mut RequestState,
     ) -> Result<()> {
-        hop::to_client(session, response)
+        hop::to_client(session, response)?;
+        if response.status == StatusCode::SWITCHING_PROTOCOLS
+            && client_of(session.as_downstream()).is_some_and(|client| !client.upgrade())
+        {
+            return Err(respond::faulty(Fault::EarlyBytes));
+        }
+        Ok(())
     }
 
     fn upstream_response_body_filter(
@@ -521,6 +534,10 @@ impl ProxyHttp for Service {
             };
         }
         let status = respond::status_of(e);
+        let fault = respond::fault_in(e);
+        if let Some(fault) = fault {
+            tracing::debug!(client = ?state.client, "refused: {fault}");
+        }
         finish::record_failure(&self.shared, e, state);
         if let Some(status) = status {
             // The client may take its time to read the answer; others need not wait for that.
@@ -528,7 +545,7 @@ impl ProxyHttp for Service {
                 release::on_failure(request, e, state.config.upstream_abort_grace);
                 request.body = Body::Unread;
             }
-            if let Err(e) = respond::fail(session.as_downstream_mut(), status).await {
+            if let Err(e) = respond::fail(session.as_downstream_mut(), status, fault).await {
                 tracing::debug!(error = %e, "the client could not be told of a failure");
             }
         }
@@ -553,9 +570,6 @@ impl ProxyHttp for Service {
 
     async fn logging(&self, session: &mut Session, e: Option<&Error>, state: &mut RequestState) {
         finish::finish(&self.shared, session, e, state);
-        if let Some(client) = client_of(session.as_downstream()) {
-            client.set_serving(false);
-        }
     }
 
     fn suppress_error_log(&self, _: &Session, _: &RequestState, error: &Error) -> bool {

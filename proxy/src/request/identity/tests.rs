@@ -195,7 +195,11 @@ fn a_header_names_a_user_only_from_a_trusted_proxy() {
     );
     assert_eq!(who(&line, "203.0.113.9", vec![forwarded_user()]), None);
     let twice = [("x-forwarded-user", "alice"), ("x-forwarded-user", "root")];
-    assert_eq!(who(&twice, "10.0.0.1", vec![forwarded_user()]), None);
+    assert_eq!(
+        who(&twice, "10.0.0.1", vec![forwarded_user()]),
+        Some(("root".to_owned(), true)),
+        "a proxy that adds a line adds it at the end"
+    );
     for nobody in ["", "  "] {
         assert_eq!(
             who(
