@@ -252,7 +252,12 @@ fn metrics_have_the_names_and_labels_of_the_contract() {
     packgate.ask(&Request::get("/x/info/refs?service=git-upload-pack"));
     packgate.ask(&Request::new("POST", "/x/git-receive-pack").body(Framing::Length, "0000"));
 
-    let metrics = packgate.metrics();
+    // A request is counted a moment after its answer.
+    let metrics = until("the last request to be counted", || {
+        let metrics = packgate.metrics();
+        let last = [("endpoint", "receive-pack")];
+        (metrics.get("packgate_requests_total", &last) == 1.0).then_some(metrics)
+    });
     assert_eq!(
         metrics.get("packgate_seats_in_use", &[("limit", "each")]),
         1.0

@@ -69,7 +69,7 @@ fn slow_heads_time_out_without_holding_a_seat() {
             scope.spawn(move || {
                 let mut connection = packgate.connect();
                 // Half of them have been good clients before.
-                if n % 2 == 0 {
+                if n.is_multiple_of(2) {
                     assert_eq!(connection.exchange(&Request::get("/")).unwrap().status, 200);
                 }
                 let begin = Instant::now();
@@ -144,7 +144,7 @@ fn slow_bodies_time_out_without_holding_a_seat() {
                     format!("POST /a/git-upload-pack HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
                 connection.write(head.as_bytes()).unwrap();
                 // A whole packet, then nothing, as far as into the size of a chunk.
-                let begun = if n % 2 == 0 {
+                let begun = if n.is_multiple_of(2) {
                     "0014command=fetch"
                 } else {
                     "11\r\n0014command=fetch\r\n4"
