@@ -59,12 +59,8 @@ fn all_are_refused(count: u32, identity: &str, peer: &str, headers: impl Fn(&mut
         let mut map = HeaderMap::new();
         headers(&mut map, n);
         let client = identify(&map, peer, &config.identity, &key);
-        floor.admit(decide::demand(
-            repo.clone(),
-            &client,
-            &verdict,
-            &config.seats,
-        ))
+        let demand = decide::demand(repo.clone(), &client, &verdict, &config.seats);
+        floor.admit(demand, Duration::MAX)
     };
     let Admission::Running(_seat) = ask(0) else {
         panic!("the first finds a seat: {verdict:?}");
