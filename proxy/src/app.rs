@@ -203,7 +203,11 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
     Ok(())
 }
 
-fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
+/// What all requests of a process with `config` share. Must be called within a tokio runtime.
+///
+/// # Errors
+/// In words: what the configuration names (a key file, a root of repositories) is not as it must be.
+pub fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
     let upstream = Upstream::new(&config.upstream)?;
     let hash_key =
         HashKey::load(config.identity.hash_key_file.as_deref()).map_err(|e| e.to_string())?;
@@ -260,7 +264,11 @@ fn bind_all(config: &Config) -> io::Result<Listeners> {
     })
 }
 
-fn proxy(service: Service) -> HttpProxy<Service> {
+/// The application that serves one client connection after the other.
+pub type Proxy = HttpProxy<Service>;
+
+/// pingora's proxy over `service`, with packgate's settings of it.
+pub fn proxy(service: Service) -> Proxy {
     let conf = ServerConf {
         max_retries: ATTEMPTS,
         ..ServerConf::default()

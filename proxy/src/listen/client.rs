@@ -70,6 +70,11 @@ impl Client {
         Client::new(Socket::Unix(stream), None)
     }
 
+    /// One end of a socket pair, for whoever drives the request path without a listener.
+    pub fn of_pair(stream: UnixStream) -> Client {
+        Client::unix(stream)
+    }
+
     fn new(socket: Socket, peer: Option<SocketAddr>) -> Client {
         let fd = on_socket!(&socket, s => s.as_raw_fd());
         Client {
