@@ -59,12 +59,13 @@ bench: ## the figures: classifier, policy, and packgate against a direct connect
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZ_SECONDS, from the recorded requests on
 	@tools/install fuzz
-	$(CARGO) run --locked --quiet -p packgate-classifier --example fuzz_seeds -- classifier/fuzz/corpus
-	@cd classifier; export RUSTC_BOOTSTRAP=1; targets=$$($(CARGO) fuzz list); \
+	$(CARGO) run --locked --quiet -p packgate-classifier --example fuzz_seeds -- classifier/fuzz/corpus proxy/fuzz/corpus
+	@export RUSTC_BOOTSTRAP=1; for crate in classifier proxy; do cd "$(CURDIR)/$$crate"; \
+	targets=$$($(CARGO) fuzz list); \
 	for target in $$targets; do \
-		echo "== $$target"; \
+		echo "== $$crate: $$target"; \
 		$(CARGO) fuzz run --sanitizer none "$$target" -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1; \
-	done
+	done; done
 
 .PHONY: docs
 docs: ## the API documentation: target/doc/packgate/index.html

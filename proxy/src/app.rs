@@ -187,7 +187,7 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
     let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
     let acceptors = acceptors(&config);
     let listeners = bind_all(&config, &acceptors).map_err(|e| e.to_string())?;
-    let shared = share(config, acceptors, access_log)?;
+    let shared = share_with(config, acceptors, access_log)?;
     let (shutdown, closed) = watch::channel(false);
     let (alive, all_ended) = mpsc::channel(1);
 
@@ -211,16 +211,7 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
         tokio::spawn(listener.serve(health, open, admin_alive, shared.manners.clone()));
     }
 
-    let timeouts = shared.clone();
-    let times = move || {
-        let config::Timeouts { head, idle, .. } = timeouts.config().timeouts;
-        Times { head, idle }
-    };
-    let idle = shared.config().timeouts.idle;
-    let proxy = Arc::new(Strict::new(
-        proxy(Service::new(shared.clone()), idle),
-        times,
-    ));
+    let proxy = Arc::new(application(&shared));
     for listener in listeners.proxy {
         tokio::spawn(listener.serve(
             proxy.clone(),
@@ -255,7 +246,16 @@ fn acceptors(config: &Config) -> Vec<Shown> {
         .collect()
 }
 
-fn share(
+/// What all requests of a process with `config` share. Must be called within a tokio runtime.
+///
+/// # Errors
+/// In words: what the configuration names (a key file, a root of repositories) is not as it must be.
+pub fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
+    let acceptors = acceptors(&config);
+    share_with(config, acceptors, access_log)
+}
+
+fn share_with(
     config: Config,
     acceptors: Vec<Shown>,
     access_log: AccessLog,
@@ -321,6 +321,20 @@ fn bind_all(config: &Config, acceptors: &[Shown]) -> io::Result<Listeners> {
             .map(|address| bind(address, "health", PUBLIC))
             .transpose()?,
     })
+}
+
+/// What serves a client's connection.
+pub type Application = Strict<HttpProxy<Service>>;
+
+/// pingora's proxy with packgate's settings of it, behind the inspection of heads.
+pub fn application(shared: &Arc<Shared>) -> Application {
+    let timeouts = shared.clone();
+    let times = move || {
+        let config::Timeouts { head, idle, .. } = timeouts.config().timeouts;
+        Times { head, idle }
+    };
+    let idle = shared.config().timeouts.idle;
+    Strict::new(proxy(Service::new(shared.clone()), idle), times)
 }
 
 /// `idle`: how long an HTTP/2 connection lives without a request; read once, for pingora asks only once.

@@ -95,7 +95,8 @@ impl Client {
         Client::new(Socket::Tcp(stream), Some(peer), manners)
     }
 
-    pub(super) fn unix(stream: UnixStream, manners: Arc<Manners>) -> Client {
+    /// A Unix socket's connection; also one end of a pair, for who drives the request path without a listener.
+    pub fn unix(stream: UnixStream, manners: Arc<Manners>) -> Client {
         Client::new(Socket::Unix(stream), None, manners)
     }
 

@@ -1,0 +1,28 @@
+//! Any document is a configuration or a list of mistakes, each with a message that says something; what was understood can
+//! be told; and the same document is understood in the same way again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use packgate::config::{Config, Overrides};
+
+fuzz_target!(|document: &[u8]| {
+    // The notation of deeply nested flow sequences costs serde_yaml quadratic time; a real file is small.
+    if document.len() > 8192 {
+        return;
+    }
+    let understood = Config::from_yaml(document, &Overrides::default());
+    match &understood {
+        Ok(config) => {
+            assert!(!config.listen.is_empty());
+            for limit in &config.policy.limits {
+                assert!(limit.seats > 0, "a limit without seats: {limit:?}");
+            }
+            for warning in config.warnings() {
+                assert!(!warning.to_string().trim().is_empty());
+            }
+        }
+        Err(mistakes) => assert!(!mistakes.to_string().trim().is_empty()),
+    }
+    let again = Config::from_yaml(document, &Overrides::default());
+    assert_eq!(format!("{understood:?}"), format!("{again:?}"));
+});

@@ -1,0 +1,20 @@
+//! Whatever bytes a client sends, in whatever pieces: no clone passes a full gate, what reaches the origin is a request,
+//! the connection ends and everything is given back. The properties are the rig's; `cargo test` runs it on recorded
+//! requests and on what was found here.
+#![no_main]
+
+#[path = "../../tests/request_path/rig.rs"]
+mod rig;
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use rig::{Rig, parse_input};
+
+static RIG: LazyLock<Rig> = LazyLock::new(Rig::new);
+
+fuzz_target!(|input: &[u8]| {
+    if let Some((bytes, manner)) = parse_input(input) {
+        RIG.send(bytes, manner);
+    }
+});
