@@ -2,6 +2,8 @@
 //! be told; and the same document is understood in the same way again.
 #![no_main]
 
+use std::collections::BTreeSet;
+
 use libfuzzer_sys::fuzz_target;
 use packgate::config::{Config, Overrides};
 
@@ -14,9 +16,17 @@ fuzz_target!(|document: &[u8]| {
     match &understood {
         Ok(config) => {
             assert!(!config.listen.is_empty());
-            for limit in &config.policy.limits {
-                assert!(limit.seats > 0, "a limit without seats: {limit:?}");
-            }
+            let names: BTreeSet<_> = config
+                .policy
+                .limits
+                .iter()
+                .map(|limit| &limit.name)
+                .collect();
+            assert_eq!(
+                names.len(),
+                config.policy.limits.len(),
+                "two limits of one name"
+            );
             for warning in config.warnings() {
                 assert!(!warning.to_string().trim().is_empty());
             }

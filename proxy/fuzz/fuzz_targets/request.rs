@@ -15,6 +15,16 @@ static RIG: LazyLock<Rig> = LazyLock::new(Rig::new);
 
 fuzz_target!(|input: &[u8]| {
     if let Some((bytes, manner)) = parse_input(input) {
-        RIG.send(bytes, manner);
+        let seen = RIG.send(bytes, manner);
+        // The shortest request by HTTP/2 is a frame's head and one byte.
+        assert!(seen.reached.len() <= bytes.len() / 10, "{:?}", seen.reached);
+        // What a client reads is HTTP: a status line, or (with the preface sent) the head of a SETTINGS frame.
+        let status = seen.response.starts_with(b"HTTP/1.1 ");
+        let settings = seen.response.get(3) == Some(&4);
+        assert!(
+            status || settings || seen.response.is_empty(),
+            "{}",
+            seen.response.escape_ascii()
+        );
     }
 });

@@ -14,6 +14,12 @@ use proptest::{
 };
 use rig::{Manner, Rig, parse_input};
 
+/// Everything in one piece, and patiently.
+const WHOLE: Manner = Manner {
+    pieces: [0xff; 4],
+    hasty: false,
+};
+
 const CLONE: &str =
     "0011command=fetch00010032want 1111111111111111111111111111111111111111\n0009done\n0000";
 
@@ -91,7 +97,7 @@ fn of_recorded_requests_clones_are_refused_and_all_others_arrive() {
             pieces: [61, 0x80, 0x83, 7],
             hasty: false,
         };
-        for (bytes, manner) in [(of(sized), Manner::WHOLE), (of(chunked), small)] {
+        for (bytes, manner) in [(of(sized), WHOLE), (of(chunked), small)] {
             let seen = rig.send(&bytes, manner);
             let status = seen.response.get(9..12).unwrap_or_default();
             let name = &request.name;
@@ -148,19 +154,13 @@ fn no_clone_is_smuggled() {
         for body in smuggled() {
             for target in ["/r/git-upload-pack", "/r/info/refs"] {
                 for hasty in [false, true] {
-                    let manner = Manner {
-                        hasty,
-                        ..Manner::WHOLE
-                    };
+                    let manner = Manner { hasty, ..WHOLE };
                     rig.send(&post(target, framing, &body), manner);
                 }
             }
         }
     }
-    let after = rig.send(
-        b"GET /r/info/refs HTTP/1.1\r\nHost: h\r\n\r\n",
-        Manner::WHOLE,
-    );
+    let after = rig.send(b"GET /r/info/refs HTTP/1.1\r\nHost: h\r\n\r\n", WHOLE);
     assert!(after.response.starts_with(b"HTTP/1.1 200"), "{after:?}");
 }
 

@@ -65,12 +65,6 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// Everything in one piece, and patiently.
-    pub const WHOLE: Manner = Manner {
-        pieces: [0xff; 4],
-        hasty: false,
-    };
-
     fn piece(self, turn: usize) -> usize {
         // Small ones cut inside a line, large ones make requests of real size affordable.
         match self.pieces[turn % self.pieces.len()] {
