@@ -66,6 +66,27 @@ fn lock_files_of_clients_name_no_registry() {
     }
 }
 
+/// The one setting of git's that packgate refuses.
+#[test]
+fn git_that_asks_to_upgrade_to_h2c_is_refused_as_documented() {
+    let server = NginxGit::start(&[(Sample::Demo, "demo.git")]);
+    let packgate = gate(&server, "0s");
+    let url = format!("{}/demo.git", packgate.url());
+    for git in Git::all() {
+        let dir = tempfile::tempdir().unwrap();
+        let clone = |version| {
+            let setting = format!("http.version={version}");
+            git.attempt(dir.path(), ["-c", &setting, "clone", "--quiet", &url])
+        };
+        let refused = clone("HTTP/2");
+        assert_eq!(refused.code, Some(128), "{refused:?}");
+        let text = refused.stderr.replace(&packgate.url(), DOCUMENTED_URL);
+        assert_shown("git", &text, git.version());
+        let served = clone("HTTP/1.1");
+        assert_eq!(served.code, Some(0), "{served:?}");
+    }
+}
+
 /// The shapes after which a server sends a pack.
 const PACK: [&str; 5] = ["clone", "shallow", "filtered", "deepening", "incremental"];
 
@@ -214,7 +235,7 @@ fn refused_clone(client: &Client, packgate: &Packgate, dir: &Path) -> Shown {
         agent: agent.map_or("none".to_owned(), |agent| format!("`{agent}`")),
         speaks: if is_v2 { "v2" } else { "v0" },
         ends_with: ended(&done),
-        text: done.stderr.replace(&relay.url(), "http://127.0.0.1:8080"),
+        text: done.stderr.replace(&relay.url(), DOCUMENTED_URL),
         refusals: clones,
         leaves: match std::fs::read_dir(dir.join("refused")).map(Iterator::count) {
             Err(_) => "no",
@@ -264,8 +285,7 @@ struct Shown {
 impl Shown {
     /// Asserts that `docs/clients.md` says the same: a row of the table, and a text in the client's section.
     fn assert_documented(&self, client: &Client) {
-        let doc = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/clients.md");
-        let doc = std::fs::read_to_string(doc).expect("docs/clients.md");
+        let doc = page();
         let version = client.version();
         let again = match self.refusals.len() {
             1 => "never".to_owned(),
@@ -292,17 +312,29 @@ impl Shown {
             "the table of docs/clients.md does not have this row:\n| {} |",
             row.join(" | ")
         );
-
-        let heading = format!("\n## {}\n", client.name);
-        let section = doc.split_once(&heading).map_or("", |(_, after)| after);
-        let section = section.split("\n## ").next().unwrap_or_default();
-        let block = format!("```text\n{}\n```", self.text.trim_end());
-        assert!(
-            section.contains(&block),
-            "the section {} of docs/clients.md does not show what {version} printed:\n{block}",
-            client.name
-        );
+        assert_shown(client.name, &self.text, &version);
     }
+}
+
+/// Where the gate is in the texts of `docs/clients.md`.
+const DOCUMENTED_URL: &str = "http://127.0.0.1:8080";
+
+fn page() -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/clients.md");
+    std::fs::read_to_string(page).expect("docs/clients.md")
+}
+
+/// Asserts that the client's section of `docs/clients.md` shows what it printed.
+fn assert_shown(client: &str, printed: &str, version: &str) {
+    let page = page();
+    let heading = format!("\n## {client}\n");
+    let section = page.split_once(&heading).map_or("", |(_, after)| after);
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let block = format!("```text\n{}\n```", printed.trim_end());
+    assert!(
+        section.contains(&block),
+        "the section {client} of docs/clients.md does not show what {version} printed:\n{block}"
+    );
 }
 
 /// git's exit code; of what a library reported its class.

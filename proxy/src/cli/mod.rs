@@ -146,7 +146,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "ADDR")]
     pub listen: Vec<String>,
 
-    /// The git server behind the gate: http://HOST:PORT or unix:/PATH [default: the file's]
+    /// The git server behind the gate: http://HOST:PORT, https://HOST:PORT or unix:/PATH [default: the file's]
     #[arg(long, value_name = "URL", conflicts_with = "repos")]
     pub upstream: Option<String>,
 

@@ -2,7 +2,7 @@
 //!
 //! pingora can listen by itself, but then the port chosen for `:0` is not known, a connection cannot be watched while
 //! its request waits for a seat, and shutdown sleeps a fixed grace period. Accepting here costs one small loop and
-//! gives all three; everything from the first byte of HTTP on is pingora's.
+//! gives all three. It is also the place to speak TLS, and to inspect each head ([`Strict`]) before pingora parses it.
 
 mod body;
 mod client;

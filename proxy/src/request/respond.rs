@@ -135,8 +135,8 @@ pub fn status_of(error: &Error) -> Option<u16> {
     }
 }
 
-/// Writes an error page for `status`, about `fault` if there is one, unless a response has begun, and closes the connection after it, reading on within
-/// bounds as [`refuse`] does.
+/// Writes an error page for `status`, about `fault` if there is one, unless a response has begun, and closes the connection
+/// after it, reading on within bounds as [`refuse`] does.
 ///
 /// # Errors
 /// The client's connection failed.
