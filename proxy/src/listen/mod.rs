@@ -2,7 +2,7 @@
 //!
 //! pingora can listen by itself, but then the port chosen for `:0` is not known, a connection cannot be watched while
 //! its request waits for a seat, and shutdown sleeps a fixed grace period. Accepting here costs one small loop and
-//! gives all three; everything from the first byte of HTTP on is pingora's.
+//! gives all three. What arrives is looked at before pingora has it (`strict.rs`); the rest of HTTP is pingora's.
 
 mod body;
 mod client;
