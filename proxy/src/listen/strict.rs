@@ -110,9 +110,7 @@ where
                 Next::Nothing => return None,
             };
             client.bound(Message::new(head.length, head.body));
-            let mut session = ServerSession::new_http1(client);
-            // Off when the process drains; else pingora sets it by the request's head.
-            session.set_keepalive((!*shutdown.borrow()).then_some(0));
+            let session = ServerSession::new_http1(client);
             let (stream, _) = self
                 .app
                 .process_new_http(session, shutdown)

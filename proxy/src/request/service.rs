@@ -312,10 +312,6 @@ impl ProxyHttp for Service {
             // A piece of at most 64 KiB waits for the stream's turn and window as long as this.
             other => other.set_write_timeout(stalled),
         }
-        session.set_pipelining_enabled(true);
-        if self.shared.closing() {
-            session.set_keepalive(None);
-        }
         Ok(())
     }
 
