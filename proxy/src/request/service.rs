@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, Version, header};
+use http::{HeaderMap, StatusCode, header};
 use packgate_classifier::{Answer, Encoding, Endpoint, Shape, Verdict, route};
 use packgate_policy::{Mode, Refusal};
 use pingora_core::{
@@ -33,7 +33,7 @@ use super::{
 use crate::{
     app::Shared,
     config::{Config, HalfClose},
-    listen::{Client, Fault},
+    listen::Client,
     telemetry::metrics::{Decision, WaitOutcome},
     upstream::{
         cgi::{CLIENT_ADDRESS_HEADER, REQUEST_ID_HEADER},
@@ -75,7 +75,7 @@ impl Service {
 
         // A client that waits for leave to send its body would wait until the timeout: pingora asks only when it forwards.
         // Told so here, it is not told a second time: the expectation ends at this hop.
-        if expects_continue(session.req_header()) {
+        if hop::expects_continue(session.req_header()) {
             session.write_continue_response().await?;
             session.req_header_mut().remove_header(&header::EXPECT);
         }
@@ -294,13 +294,7 @@ impl ProxyHttp for Service {
             });
         }
 
-        if !keeps_upgrade(session.req_header(), state.endpoint) {
-            session.req_header_mut().remove_header(&header::UPGRADE);
-        }
-        // What follows a request to upgrade that is not granted may have been meant for the other protocol.
-        if session.req_header().headers.contains_key(header::UPGRADE) {
-            session.set_keepalive(None);
-        }
+        hop::limit_upgrade(session, state.endpoint);
         let timeouts = &state.config.timeouts;
         let stalled = Some(timeouts.stalled_client);
         session.set_read_timeout(stalled);
@@ -437,13 +431,7 @@ impl ProxyHttp for Service {
         response: &mut ResponseHeader,
         _: &mut RequestState,
     ) -> Result<()> {
-        hop::to_client(session, response)?;
-        if response.status == StatusCode::SWITCHING_PROTOCOLS
-            && client_of(session.as_downstream()).is_some_and(|client| !client.upgrade())
-        {
-            return Err(respond::faulty(Fault::EarlyBytes));
-        }
-        Ok(())
+        hop::to_client(session, response)
     }
 
     fn upstream_response_body_filter(
@@ -598,26 +586,6 @@ fn content_encoding(headers: &HeaderMap) -> Encoding {
             .get(header::CONTENT_ENCODING)
             .map(|value| value.as_bytes()),
     )
-}
-
-/// RFC 9110, section 10.1.1: an HTTP/1.0 client does not know interim responses.
-fn expects_continue(request: &RequestHeader) -> bool {
-    request.version > Version::HTTP_10
-        && request
-            .headers
-            .get(header::EXPECT)
-            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
-}
-
-/// WebSocket is the only upgrade that passes: behind any other (`h2c` above all) requests would reach the server unseen.
-/// RFC 9110, section 7.8: who does not support the protocol ignores the field.
-fn keeps_upgrade(request: &RequestHeader, endpoint: Endpoint) -> bool {
-    match request.headers.get(header::UPGRADE) {
-        None => true,
-        Some(value) => {
-            endpoint != Endpoint::UploadPack && value.as_bytes().eq_ignore_ascii_case(b"websocket")
-        }
-    }
 }
 
 /// The shape under which a request is counted.
