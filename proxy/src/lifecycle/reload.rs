@@ -1,8 +1,8 @@
 //! Reading the configuration again: on SIGHUP, and when its file changes, or a certificate it names.
 //!
 //! Folders are watched, not files: editors replace files, and Kubernetes swaps the `..data` link of a ConfigMap or Secret.
-//! An invalid configuration is reported and ignored; that includes a certificate that cannot be used. What cannot change in a running process (listeners, upstream, log
-//! format) is reported too, and the rest applied.
+//! An invalid configuration is reported and ignored; that includes a certificate that cannot be used. What cannot change in
+//! a running process (listeners, upstream, log format) is reported too, and the rest applied.
 
 use std::{
     collections::HashSet,
