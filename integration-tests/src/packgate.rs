@@ -160,6 +160,13 @@ impl Packgate {
             .unwrap_or_else(|e| panic!("no answer: {e}"))
     }
 
+    /// Sends raw bytes on a connection of their own: the head of the answer as text.
+    pub fn head_of_answer(&self, request: &[u8]) -> String {
+        let mut connection = self.connect();
+        connection.write(request).unwrap();
+        String::from_utf8_lossy(&connection.read_head().unwrap()).into_owned()
+    }
+
     /// `GET path` on the admin listener.
     pub fn admin(&self, path: &str) -> Response {
         Connection::open(self.admin)
