@@ -63,4 +63,14 @@ mod tests {
         assert!(!http2);
         assert_eq!(rest, short);
     }
+
+    /// Whoever calls has `timeouts.head` for it, which may be longer than any bound of ours.
+    #[tokio::test(start_paused = true)]
+    async fn how_long_a_client_may_say_nothing_is_not_decided_here() {
+        let (ours, _peer) = UnixStream::pair().expect("a socket pair");
+        let mut client = Client::unix(ours, manners(HalfClose::Gone));
+        let hour = std::time::Duration::from_secs(3600);
+        let looking = tokio::time::timeout(hour, begins_as_http2(&mut client));
+        assert!(looking.await.is_err(), "nothing is known yet");
+    }
 }
