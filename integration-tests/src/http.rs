@@ -243,17 +243,9 @@ pub struct Response {
 impl Response {
     /// The value of the only header of this name (any case); `None` if there is none, a panic if it is repeated.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let mut found = self
-            .headers
-            .iter()
-            .filter(|(n, _)| n.eq_ignore_ascii_case(name));
-        let value = found.next().map(|(_, v)| v.as_str());
-        assert!(
-            found.next().is_none(),
-            "{name} is repeated in {:?}",
-            self.headers
-        );
-        value
+        let values = values(&self.headers, name);
+        assert!(values.len() < 2, "{name} is repeated in {:?}", self.headers);
+        values.first().copied()
     }
 
     /// The body as text.
@@ -379,12 +371,7 @@ impl Connection {
         headers: &[(String, String)],
         to_the_end: bool,
     ) -> io::Result<Vec<u8>> {
-        let value = |name: &str| {
-            headers
-                .iter()
-                .find(|(n, _)| n.eq_ignore_ascii_case(name))
-                .map(|(_, v)| v.as_str())
-        };
+        let value = |name: &str| values(headers, name).first().copied();
         if value("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case("chunked")) {
             return self.read_chunked();
         }
@@ -446,6 +433,15 @@ impl Connection {
         self.unread.extend(&piece[..read]);
         Ok(read > 0)
     }
+}
+
+/// The values of a header among `headers`, any case of its name.
+pub(crate) fn values<'h>(headers: &'h [(String, String)], name: &str) -> Vec<&'h str> {
+    headers
+        .iter()
+        .filter(|(n, _)| n.eq_ignore_ascii_case(name))
+        .map(|(_, v)| v.as_str())
+        .collect()
 }
 
 /// Splits a head into its first line and its header lines.

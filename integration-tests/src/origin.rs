@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    http::{Connection, Endpoint, Stream, parse_head},
+    http::{Connection, Endpoint, Stream, parse_head, values},
     wait::until,
 };
 
@@ -42,11 +42,7 @@ impl Received {
 
     /// The values of a header, any case of its name.
     pub fn values(&self, name: &str) -> Vec<&str> {
-        self.headers
-            .iter()
-            .filter(|(n, _)| n.eq_ignore_ascii_case(name))
-            .map(|(_, v)| v.as_str())
-            .collect()
+        values(&self.headers, name)
     }
 }
 
@@ -123,7 +119,18 @@ impl Origin {
         })
     }
 
-    /// The same on a Unix socket at `path`.
+    /// Answers 200 and `passed`; but a request with `X-Hold` by [`Reply::Held`], `first` and the rest when the latch opens.
+    pub fn holding() -> (Origin, Latch) {
+        let latch = Latch::new();
+        let held = latch.clone();
+        let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
+            [] => Reply::Now(200, b"passed".to_vec()),
+            _ => Reply::Held(held.clone(), b"first".to_vec()),
+        });
+        (origin, latch)
+    }
+
+    /// As [`Origin::start`], on a Unix socket at `path`.
     pub fn start_unix(
         path: &Path,
         script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
@@ -284,9 +291,7 @@ impl State {
         };
         let (line, headers) = parse_head(&head)?;
         let body = connection.read_body(&headers, false)?;
-        let chunked = headers
-            .iter()
-            .any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding"));
+        let chunked = !values(&headers, "transfer-encoding").is_empty();
         Ok(Some(Received {
             head,
             line,

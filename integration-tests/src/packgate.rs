@@ -160,6 +160,23 @@ impl Packgate {
             .unwrap_or_else(|e| panic!("no answer: {e}"))
     }
 
+    /// How many sockets it has open. Right after the start that of the probe for readiness may be among them: compare by
+    /// "no more than before".
+    pub fn sockets(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .expect("a running process")
+            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+            .filter(|target| target.to_string_lossy().starts_with("socket:"))
+            .count()
+    }
+
+    /// Sends raw bytes on a connection of their own: the head of the answer as text.
+    pub fn head_of_answer(&self, request: &[u8]) -> String {
+        let mut connection = self.connect();
+        connection.write(request).unwrap();
+        String::from_utf8_lossy(&connection.read_head().unwrap()).into_owned()
+    }
+
     /// `GET path` on the admin listener.
     pub fn admin(&self, path: &str) -> Response {
         Connection::open(self.admin)

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    http::{Connection, Stream, parse_head},
+    http::{Connection, Stream, parse_head, values},
     wait::until,
 };
 
@@ -34,11 +34,7 @@ pub struct Head {
 impl Head {
     /// The values of a header, any case of its name.
     pub fn values(&self, name: &str) -> Vec<&str> {
-        self.headers
-            .iter()
-            .filter(|(n, _)| n.eq_ignore_ascii_case(name))
-            .map(|(_, v)| v.as_str())
-            .collect()
+        values(&self.headers, name)
     }
 }
 
@@ -51,7 +47,16 @@ impl Scripted {
         Scripted::start_on("127.0.0.1:0", script)
     }
 
-    /// The same on another address.
+    /// Answers every request with these bytes, when its body has been read.
+    pub fn answering(answer: impl Into<Vec<u8>>) -> Scripted {
+        let answer = answer.into();
+        Scripted::start(move |head, connection| {
+            connection.read_body(&head.headers, false)?;
+            connection.write(&answer)
+        })
+    }
+
+    /// As [`Scripted::start`], on another address.
     pub fn start_on(
         addr: &str,
         script: impl Fn(&Head, &mut Connection) -> io::Result<()> + Send + Sync + 'static,
@@ -107,6 +112,16 @@ impl Scripted {
             .last()
             .expect("a request")
             .clone()
+    }
+
+    /// The header lines of the last head, as text.
+    pub fn last_lines(&self) -> Vec<String> {
+        let head = String::from_utf8_lossy(&self.last_head()).into_owned();
+        head.trim_end()
+            .split("\r\n")
+            .skip(1)
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The targets of all requests so far.

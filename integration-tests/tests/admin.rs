@@ -8,12 +8,7 @@ use packgate_integration_tests::{
 use serde_json::Value;
 
 fn held_gate(extra: &str) -> (Origin, Latch, Packgate) {
-    let latch = Latch::new();
-    let shut = latch.clone();
-    let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
-        [] => Reply::Now(200, b"passed".to_vec()),
-        _ => Reply::Held(shut.clone(), b"first".to_vec()),
-    });
+    let (origin, latch) = Origin::holding();
     let packgate = Packgate::start(&format!(
         "upstream: {}\nlimits:\n  - {{name: all, per: global, seats: 5}}\n  - {{name: each, per: repo, seats: 1}}\n\
          queue: {{timeout: 60s, max_waiting_per_flow: 1}}\nidentity: {{user: [basic]}}\n{extra}",

@@ -4,23 +4,13 @@
 use std::time::{Duration, Instant};
 
 use packgate_integration_tests::{
-    Git, Latch, Origin, Packgate, Relay, Reply, Request,
+    Git, Origin, Packgate, Relay, Request,
     http::{Endpoint, Stream},
     pkt,
     repos::Sample,
     until, within,
 };
 use rustix::process::Signal;
-
-fn held_origin() -> (Origin, Latch) {
-    let latch = Latch::new();
-    let held = latch.clone();
-    let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
-        [] => Reply::Now(200, b"passed".to_vec()),
-        _ => Reply::Held(held.clone(), b"first".to_vec()),
-    });
-    (origin, latch)
-}
 
 fn readiness(packgate: &Packgate) -> u16 {
     packgate.admin("/readyz").status
@@ -85,7 +75,7 @@ fn a_clone_completes_and_the_process_exits_within_a_second_of_it() {
 
 #[test]
 fn for_the_delay_everything_is_served_and_then_clones_are_refused() {
-    let (origin, latch) = held_origin();
+    let (origin, latch) = Origin::holding();
     let mut packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 2}}]\nqueue: {{timeout: 60s}}\n\
          drain: {{delay: 1s, timeout: 1m}}\n",
@@ -158,7 +148,7 @@ fn for_the_delay_everything_is_served_and_then_clones_are_refused() {
 
 #[test]
 fn what_is_cheap_is_still_served_on_open_connections_which_then_close() {
-    let (origin, latch) = held_origin();
+    let (origin, latch) = Origin::holding();
     let mut packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 2}}]\ndrain: {{delay: 0s, timeout: 1m}}\n",
         origin.upstream()
@@ -191,7 +181,7 @@ fn what_is_cheap_is_still_served_on_open_connections_which_then_close() {
 
 #[test]
 fn an_idle_process_exits_right_after_the_delay_even_with_idle_connections() {
-    let (origin, _latch) = held_origin();
+    let (origin, _latch) = Origin::holding();
     let mut packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 2}}]\ndrain: {{delay: 500ms, timeout: 1m}}\n",
         origin.upstream()
@@ -212,7 +202,7 @@ fn an_idle_process_exits_right_after_the_delay_even_with_idle_connections() {
 
 #[test]
 fn the_drain_timeout_ends_what_does_not_end() {
-    let (origin, _latch) = held_origin();
+    let (origin, _latch) = Origin::holding();
     let mut packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 2}}]\ndrain: {{delay: 0s, timeout: 1s}}\n",
         origin.upstream()

@@ -8,34 +8,13 @@ const GATED: &str = "limits: [{name: all, per: global, seats: 9}]\n";
 
 /// A server that answers every request with these bytes, and goes on.
 fn answering(answer: impl Into<Vec<u8>>) -> (Scripted, Packgate) {
-    let answer = answer.into();
-    let server = Scripted::start(move |head, connection| {
-        connection.read_body(&head.headers, false)?;
-        connection.write(&answer)
-    });
+    let server = Scripted::answering(answer);
     let packgate = Packgate::start(&format!("upstream: {}\n{GATED}", server.upstream()));
     (server, packgate)
 }
 
 fn ok() -> (Scripted, Packgate) {
     answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-}
-
-/// Sends raw bytes, returns the head of the answer as text.
-fn head_of_answer(packgate: &Packgate, request: &[u8]) -> String {
-    let mut connection = packgate.connect();
-    connection.write(request).unwrap();
-    String::from_utf8_lossy(&connection.read_head().unwrap()).into_owned()
-}
-
-/// The head that the server has got, without the line of the method.
-fn last_lines(server: &Scripted) -> Vec<String> {
-    let head = String::from_utf8_lossy(&server.last_head()).into_owned();
-    head.trim_end()
-        .split("\r\n")
-        .skip(1)
-        .map(str::to_owned)
-        .collect()
 }
 
 #[test]
@@ -50,7 +29,11 @@ fn header_values_pass_byte_for_byte_whatever_they_hold() {
         b"\r\n",
     ]
     .concat();
-    assert!(head_of_answer(&packgate, &request).starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(
+        packgate
+            .head_of_answer(&request)
+            .starts_with("HTTP/1.1 200 OK\r\n")
+    );
     let seen = server.last_head();
     assert!(contains(&seen, &line), "{}", String::from_utf8_lossy(&seen));
     assert!(contains(&seen, b"\r\nX-Empty: \r\n"));
@@ -77,11 +60,8 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 #[test]
 fn white_space_around_a_value_is_not_kept() {
     let (server, packgate) = ok();
-    head_of_answer(
-        &packgate,
-        b"GET / HTTP/1.1\r\nHost:a.test\r\nX-Wide: \t wide \t\r\n\r\n",
-    );
-    assert_eq!(last_lines(&server), ["Host: a.test", "X-Wide: wide"]);
+    packgate.head_of_answer(b"GET / HTTP/1.1\r\nHost:a.test\r\nX-Wide: \t wide \t\r\n\r\n");
+    assert_eq!(server.last_lines(), ["Host: a.test", "X-Wide: wide"]);
 }
 
 #[test]
@@ -90,9 +70,9 @@ fn repeated_headers_stay_repeated_and_in_order_but_move_together() {
         "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A: 1\r\nB: 2\r\nx-a: 3\r\nX-A: 1\r\n\r\n",
     );
     let request = b"GET / HTTP/1.1\r\nHost: a.test\r\nX-A: 1\r\nB: 2\r\nx-a: 3\r\nX-A: 1\r\n\r\n";
-    let answer = head_of_answer(&packgate, request);
+    let answer = packgate.head_of_answer(request);
     let together = "X-A: 1\r\nx-a: 3\r\nX-A: 1\r\nB: 2";
-    assert_eq!(last_lines(&server)[1..].join("\r\n"), together);
+    assert_eq!(server.last_lines()[1..].join("\r\n"), together);
     assert!(answer.contains(together), "{answer}");
 }
 
@@ -103,7 +83,7 @@ fn heads_of_250_lines_pass_and_of_300_do_not() {
     for (count, passes) in [(250, true), (300, false)] {
         let (server, packgate) = ok();
         let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{}\r\n", lines(count));
-        let answer = head_of_answer(&packgate, request.as_bytes());
+        let answer = packgate.head_of_answer(request.as_bytes());
         assert_eq!(answer.starts_with("HTTP/1.1 200 "), passes, "{answer}");
         assert_eq!(answer.starts_with("HTTP/1.1 4"), !passes, "{answer}");
         assert_eq!(server.heads().len(), usize::from(passes));
@@ -290,12 +270,14 @@ fn targets_pass_as_they_are() {
     ] {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n");
         assert!(
-            head_of_answer(&packgate, request.as_bytes()).contains(" 200 "),
+            packgate
+                .head_of_answer(request.as_bytes())
+                .contains(" 200 "),
             "{target}"
         );
         assert_eq!(server.targets().pop().as_deref(), Some(target));
     }
-    head_of_answer(&packgate, b"OPTIONS * HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    packgate.head_of_answer(b"OPTIONS * HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert_eq!(server.heads().pop().unwrap().line, "OPTIONS * HTTP/1.1");
 }
 
@@ -304,7 +286,7 @@ fn a_target_with_angle_brackets_backquotes_or_bytes_that_are_no_text_is_refused(
     let (server, packgate) = ok();
     for odd in [b'<', b'>', b'`', 0x80, 0xe9, 0xff] {
         let request = [b"GET /a", &[odd][..], b"b HTTP/1.1\r\nHost: a.test\r\n\r\n"].concat();
-        let answer = head_of_answer(&packgate, &request);
+        let answer = packgate.head_of_answer(&request);
         assert!(
             answer.starts_with("HTTP/1.1 400 ") && !answer.contains("Server:"),
             "{odd:#x}: {answer}"
@@ -328,7 +310,7 @@ fn what_belongs_to_the_connection_ends_at_the_gate() {
         .header("X-Hop", "1")
         .header("X-End", "1");
     let response = packgate.ask(&request);
-    assert_eq!(last_lines(&server), ["Host: gate.test", "X-End: 1"]);
+    assert_eq!(server.last_lines(), ["Host: gate.test", "X-End: 1"]);
     let mut names: Vec<&str> = response
         .headers
         .iter()

@@ -28,12 +28,7 @@ struct Full {
 }
 
 fn full(more: &str) -> Full {
-    let latch = Latch::new();
-    let held = latch.clone();
-    let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
-        [] => Reply::Now(200, b"passed".to_vec()),
-        _ => Reply::Held(held.clone(), b"first".to_vec()),
-    });
+    let (origin, latch) = Origin::holding();
     let packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n{more}",
         origin.upstream()

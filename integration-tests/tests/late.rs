@@ -7,7 +7,7 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Connection, Latch, Origin, Packgate, Relay, Reply, Request, Response,
+    Connection, Latch, Origin, Packgate, Relay, Request, Response,
     http::Framing,
     pkt::{self, DELIMITER, FLUSH, Kind, line, oid},
     process::find_command,
@@ -28,12 +28,7 @@ struct Full {
 
 impl Full {
     fn gate(more: &str) -> Full {
-        let latch = Latch::new();
-        let held = latch.clone();
-        let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
-            [] => Reply::Now(200, b"passed".to_vec()),
-            _ => Reply::Held(held.clone(), b"first".to_vec()),
-        });
+        let (origin, latch) = Origin::holding();
         let wire = Relay::open(origin.addr());
         let packgate = Packgate::start(&format!(
             "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n{more}",

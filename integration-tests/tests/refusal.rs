@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use packgate_integration_tests::{
-    Connection, Git, Latch, NginxGit, Origin, Packgate, Relay, Reply, Request, Response,
+    Connection, Git, Latch, NginxGit, Origin, Packgate, Relay, Request, Response,
     http::Framing,
     pkt::{self, Kind},
     repos::Sample,
@@ -21,12 +21,7 @@ struct Full {
 
 impl Full {
     fn gate(limits: &str) -> Full {
-        let latch = Latch::new();
-        let held = latch.clone();
-        let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
-            [] => Reply::Now(200, b"passed".to_vec()),
-            _ => Reply::Held(held.clone(), b"first".to_vec()),
-        });
+        let (origin, latch) = Origin::holding();
         let packgate = Packgate::start(&format!("upstream: {}\n{limits}", origin.upstream()));
         let mut running = packgate.connect();
         running.send(&Request::upload_pack("demo.git", pkt::clone_v2()).header("X-Hold", "1"));

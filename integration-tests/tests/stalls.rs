@@ -171,7 +171,7 @@ fn a_slow_h2_stream_keeps_its_seat_for_as_long_as_it_moves() {
 #[test]
 fn an_h2_client_that_stops_reading_loses_its_seats_and_its_connection() {
     let (origin, packgate) = endless();
-    let before = sockets(&packgate);
+    let before = packgate.sockets();
     let since = Instant::now();
     let mut client = H2::over(narrow(&packgate), WIDE);
     client.upload_pack("r", &pkt::clone_v2()).unwrap();
@@ -181,18 +181,9 @@ fn an_h2_client_that_stops_reading_loses_its_seats_and_its_connection() {
     assert_eq!(log[1]["outcome"], "stalled", "{log:?}");
     // The connection follows, and with it what was buffered for it.
     until("the connection to be closed", || {
-        (sockets(&packgate) <= before).then_some(())
+        (packgate.sockets() <= before).then_some(())
     });
     drop(client);
-}
-
-/// How many sockets packgate has.
-fn sockets(packgate: &Packgate) -> usize {
-    let open = std::fs::read_dir(format!("/proc/{}/fd", packgate.pid())).unwrap();
-    let is_socket = |fd: &std::fs::DirEntry| {
-        std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
-    };
-    open.filter_map(Result::ok).filter(is_socket).count()
 }
 
 /// Lets time pass that is itself what the test is about.

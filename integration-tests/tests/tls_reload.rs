@@ -7,22 +7,12 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Latch, Origin, Packgate, Reply, Request, pkt,
+    Origin, Packgate, Request, pkt,
     tls::{Authority, Pair, replace, shown},
     until,
 };
 use rustix::process::Signal;
 use rustls::pki_types::CertificateDer;
-
-fn origin() -> (Origin, Latch) {
-    let latch = Latch::new();
-    let held = latch.clone();
-    let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
-        [] => Reply::Now(200, b"passed".to_vec()),
-        _ => Reply::Held(held.clone(), b"first".to_vec()),
-    });
-    (origin, latch)
-}
 
 fn start(listen: &str, origin: &Origin) -> Packgate {
     Packgate::start(&format!(
@@ -50,7 +40,7 @@ fn until_another_is_shown(authority: &Authority, packgate: &Packgate, old: &Cert
 #[test]
 fn a_changed_certificate_is_shown_to_new_clients_and_drops_nobody() {
     let authority = Authority::new();
-    let (origin, latch) = origin();
+    let (origin, latch) = Origin::holding();
     let pair = authority.issue("gate");
     let packgate = start(&pair.listen(), &origin);
     let mut running = authority.connect(packgate.addr()).unwrap();
@@ -82,7 +72,7 @@ fn a_changed_certificate_is_shown_to_new_clients_and_drops_nobody() {
 #[test]
 fn a_secret_swap_is_noticed() {
     let authority = Authority::new();
-    let (origin, _latch) = origin();
+    let (origin, _latch) = Origin::holding();
     // As the kubelet lays it out: tls.crt -> ..data/tls.crt, ..data -> a dated directory.
     let volume = tempfile::tempdir().unwrap();
     let at = |name: &str| volume.path().join(name);
@@ -112,7 +102,7 @@ fn a_secret_swap_is_noticed() {
 #[test]
 fn a_certificate_that_cannot_be_used_is_reported_counted_and_the_old_one_stays() {
     let authority = Authority::new();
-    let (origin, _latch) = origin();
+    let (origin, _latch) = Origin::holding();
     let pair = authority.issue("gate");
     let packgate = start(&pair.listen(), &origin);
     let good = shows(&authority, &packgate);
@@ -145,7 +135,7 @@ fn a_certificate_that_cannot_be_used_is_reported_counted_and_the_old_one_stays()
 #[test]
 fn an_expired_certificate_is_warned_of_and_shown() {
     let authority = Authority::new();
-    let (origin, _latch) = origin();
+    let (origin, _latch) = Origin::holding();
     let packgate = start(&authority.issue_expired("gate").listen(), &origin);
     let log = packgate.log();
     assert!(

@@ -9,34 +9,13 @@ const GATED: &str = "limits: [{name: all, per: global, seats: 9}]\n";
 
 /// A server that answers every request with these bytes, and goes on.
 fn answering(answer: impl Into<Vec<u8>>) -> (Scripted, Packgate) {
-    let answer = answer.into();
-    let server = Scripted::start(move |head, connection| {
-        connection.read_body(&head.headers, false)?;
-        connection.write(&answer)
-    });
+    let server = Scripted::answering(answer);
     let packgate = Packgate::start(&format!("upstream: {}\n{GATED}", server.upstream()));
     (server, packgate)
 }
 
 fn ok() -> (Scripted, Packgate) {
     answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-}
-
-/// Sends raw bytes, returns the head of the answer as text.
-fn head_of_answer(packgate: &Packgate, request: &[u8]) -> String {
-    let mut connection = packgate.connect();
-    connection.write(request).unwrap();
-    String::from_utf8_lossy(&connection.read_head().unwrap()).into_owned()
-}
-
-/// The head that the server has got, without the line of the method.
-fn last_lines(server: &Scripted) -> Vec<String> {
-    let head = String::from_utf8_lossy(&server.last_head()).into_owned();
-    head.trim_end()
-        .split("\r\n")
-        .skip(1)
-        .map(str::to_owned)
-        .collect()
 }
 
 /// What curl prints: the heads it got and the body.
@@ -56,11 +35,15 @@ fn by_http_2(packgate: &Packgate, target: &str, arguments: &[&str]) -> String {
 #[test]
 fn the_server_is_asked_by_http_1_1_and_always_with_a_host() {
     let (server, packgate) = ok();
-    assert!(head_of_answer(&packgate, b"GET /a HTTP/1.0\r\n\r\n").contains(" 200 "));
+    assert!(
+        packgate
+            .head_of_answer(b"GET /a HTTP/1.0\r\n\r\n")
+            .contains(" 200 ")
+    );
     let address = server.upstream().replace("http://", "");
     assert_eq!(server.heads()[0].line, "GET /a HTTP/1.1");
     assert_eq!(server.heads()[0].values("Host"), [address.as_str()]);
-    head_of_answer(&packgate, b"GET /b HTTP/1.0\r\nHost: mine\r\n\r\n");
+    packgate.head_of_answer(b"GET /b HTTP/1.0\r\nHost: mine\r\n\r\n");
     assert_eq!(server.heads()[1].values("Host"), ["mine"]);
 }
 
@@ -87,14 +70,14 @@ fn header_names_are_spelled_as_sent_except_by_http_2() {
         String::from_utf8_lossy(&connection.read_head().unwrap())
             .contains("content-LENGTH: 2\r\nx-ODD: 1")
     );
-    assert!(last_lines(&server).contains(&"x-ODD: 1".to_owned()));
+    assert!(server.last_lines().contains(&"x-ODD: 1".to_owned()));
 
     let answer = by_http_2(&packgate, "/", &["-H", "x-ODD: 1"]);
     assert!(answer.contains("x-odd: 1"), "{answer}");
     assert!(
-        last_lines(&server).contains(&"x-odd: 1".to_owned()),
+        server.last_lines().contains(&"x-odd: 1".to_owned()),
         "{:?}",
-        last_lines(&server)
+        server.last_lines()
     );
 }
 
@@ -232,7 +215,7 @@ fn status_by_http_2(packgate: &Packgate, fields: &[(&str, &str)]) -> u16 {
 #[test]
 fn a_reason_phrase_passes_by_http_1() {
     let (_server, packgate) = answering("HTTP/1.1 207 Odd Reason!\r\nContent-Length: 0\r\n\r\n");
-    let answer = head_of_answer(&packgate, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let answer = packgate.head_of_answer(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(
         answer.starts_with("HTTP/1.1 207 Odd Reason!\r\n"),
         "{answer}"

@@ -2,7 +2,7 @@
 //! and all windows together stay within `classifier.memory`, which comes back.
 
 use packgate_integration_tests::{
-    Latch, Origin, Packgate, Relay, Reply, Request,
+    Origin, Packgate, Relay, Reply, Request,
     http::Framing,
     pkt::{self, Kind},
     until,
@@ -33,12 +33,7 @@ const AROUND: [(usize, Framing, bool); 6] = [
 #[test]
 fn what_is_decided_within_the_window_is_gated_and_the_rest_too_or_passes_and_is_counted() {
     for late in [true, false] {
-        let latch = Latch::new();
-        let held = latch.clone();
-        let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
-            [] => Reply::Now(200, b"passed".to_vec()),
-            _ => Reply::Held(held.clone(), b"first".to_vec()),
-        });
+        let (origin, latch) = Origin::holding();
         let beyond = if late { "late" } else { "pass" };
         let packgate = Packgate::start(&format!(
             "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\nclassifier: {{beyond_window: {beyond}}}\n",

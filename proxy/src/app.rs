@@ -58,7 +58,6 @@ pub struct Shared {
     config: RwLock<Arc<Config>>,
     started: AtomicBool,
     ready: AtomicBool,
-    closing: AtomicBool,
     /// The gate.
     pub floor: Arc<Floor>,
     /// The memory of all windows together.
@@ -113,17 +112,6 @@ impl Shared {
     /// Readiness fails from now on.
     pub fn unready(&self) {
         self.ready.store(false, Ordering::Relaxed);
-    }
-
-    /// The gate refuses, and connections close after their response, from now on.
-    pub fn close(&self) {
-        self.closing.store(true, Ordering::Relaxed);
-        self.floor.drain();
-    }
-
-    /// Whether connections are to be closed after their response.
-    pub fn closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
     }
 }
 
@@ -279,7 +267,6 @@ fn share_with(
         config: RwLock::new(Arc::new(config)),
         started: AtomicBool::new(false),
         ready: AtomicBool::new(false),
-        closing: AtomicBool::new(false),
         floor,
         budget: Arc::default(),
         access_log,

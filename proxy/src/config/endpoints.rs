@@ -93,18 +93,13 @@ pub(super) fn upstream(
         );
     }
     let cgi = section.section("cgi", keys::CGI, mistakes);
-    let directory = cgi.optional(
+    let root = cgi.required(
         "root",
+        "the directory that holds the repositories, such as `/srv/git`",
         parsed("the directory of the repositories", scalars::absolute_path),
         mistakes,
     )?;
-    if directory.is_none() {
-        mistakes.add(
-            cgi.path_of("root"),
-            "is missing: the directory that holds the repositories, such as `/srv/git`",
-        );
-    }
-    Some((entry.path.clone(), Upstream::Cgi { root: directory? }))
+    Some((entry.path.clone(), Upstream::Cgi { root }))
 }
 
 /// No address is used twice, and the upstream is not packgate itself.

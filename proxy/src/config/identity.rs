@@ -79,17 +79,12 @@ fn source(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<UserSource> {
     const SOURCES: &str = "`{header: NAME}`, basic, credential or xfcc";
     if let Value::Map(_) = entry.value {
         let section = Section::open(&entry.path, Some(entry.value), keys::USER_SOURCE, mistakes);
-        let name = section.optional(
+        let name = section.required(
             "header",
+            "the name of a header such as `x-forwarded-user`",
             parsed("the name of a header", scalars::user_header),
             mistakes,
-        )?;
-        if name.is_none() {
-            mistakes.add(
-                section.path_of("header"),
-                "is missing: the name of a header such as `x-forwarded-user`",
-            );
-        }
+        );
         return name.map(UserSource::Header);
     }
     let text = entry.text(SOURCES, mistakes)?;

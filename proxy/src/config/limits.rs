@@ -152,12 +152,11 @@ fn limit(
     if !matches!(entry.value, Value::Map(_)) {
         return None;
     }
-    let name = required(
-        &section,
+    let name = section.required(
         "name",
         "a name for metrics and messages, such as `each-repo`",
-        mistakes,
         name,
+        mistakes,
     );
     if let Some(name) = &name {
         match names.get(name) {
@@ -175,12 +174,11 @@ fn limit(
             }
         }
     }
-    let per = required(
-        &section,
+    let per = section.required(
         "per",
         "what it is counted per: global, repo, user or ip",
-        mistakes,
         word(PERS),
+        mistakes,
     );
     if let (Some(Per::User), Some(identity)) = (per, identity)
         && identity.user.is_empty()
@@ -204,18 +202,17 @@ fn limit(
             None => None,
         },
     };
-    let seats = required(
-        &section,
+    let seats = section.required(
         "seats",
         "how many may run at once, at least 1",
-        mistakes,
-        |entry, mistakes| match entry.value {
+        |entry: &Entry<'_>, mistakes: &mut Mistakes| match entry.value {
             Value::Int(0) => {
                 mistakes.add(&entry.path, NO_SEATS);
                 None
             }
             _ => whole(1..=u32::MAX)(entry, mistakes).and_then(NonZeroU32::new),
         },
+        mistakes,
     );
     let limit = Limit {
         name: name?,
@@ -224,22 +221,6 @@ fn limit(
         seats: seats?,
     };
     (mistakes.0.len() == before).then_some(limit)
-}
-
-fn required<T>(
-    section: &Section<'_>,
-    key: &str,
-    what: &str,
-    mistakes: &mut Mistakes,
-    read: impl Fn(&Entry<'_>, &mut Mistakes) -> Option<T>,
-) -> Option<T> {
-    match section.get(key) {
-        Some(entry) => read(entry, mistakes),
-        None => {
-            mistakes.add(section.path_of(key), format!("is missing: {what}"));
-            None
-        }
-    }
 }
 
 fn name(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<Arc<str>> {

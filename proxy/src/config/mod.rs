@@ -4,7 +4,8 @@
 //! values (`raw`), the tree is walked and every mistake is collected with its key path (`walk`, `parse` and what it
 //! calls; the notations of single values are in `scalars`), and only a tree without one becomes a `Config`. Nothing here
 //! opens a socket. Of other files only certificates are read, which belong to what is configured (see [`crate::tls`]);
-//! whether the repositories exist is found out by who serves them. What is legal but hardly meant is not a mistake: [`Config::warnings`].
+//! whether the repositories exist is found out by who serves them. What is legal but hardly meant is not a mistake:
+//! [`Config::warnings`].
 //!
 //! A `validate()` on a half-trusted struct was rejected: nobody could tell by the type whether it had been called.
 

@@ -10,22 +10,17 @@ use crate::tls::{self, Certificate, Problem, Trust};
 /// `{address: …, tls: {certificate: …, key: …}}`.
 pub(super) fn listen(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<Listen> {
     let section = Section::open(&entry.path, Some(entry.value), keys::LISTEN, mistakes);
-    let address = section.optional(
+    let address = section.required(
         "address",
+        "the address to listen on, such as `0.0.0.0:8443`",
         parsed("an address such as `0.0.0.0:8443`", scalars::listen_address),
         mistakes,
     );
-    if let Some(None) = address {
-        mistakes.add(
-            section.path_of("address"),
-            "is missing: the address to listen on, such as `0.0.0.0:8443`",
-        );
-    }
     let tls = match section.get("tls") {
         Some(_) => certificate(&section, mistakes).map(Some),
         None => Some(None),
     };
-    let address = address??;
+    let address = address?;
     if matches!(address, Address::Unix(_)) && section.get("tls").is_some() {
         mistakes.add(
             section.path_of("tls"),
@@ -39,14 +34,9 @@ pub(super) fn listen(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<Liste
 fn certificate(listen: &Section<'_>, mistakes: &mut Mistakes) -> Option<Certificate> {
     let section = listen.section("tls", keys::TLS, mistakes);
     let mut file = |key: &str, what: &'static str, example: &str| {
-        let path = section.optional(key, parsed(what, scalars::absolute_path), mistakes)?;
-        if path.is_none() {
-            mistakes.add(
-                section.path_of(key),
-                format!("is missing: {what}, such as `{example}`"),
-            );
-        }
-        path
+        let missing = format!("{what}, such as `{example}`");
+        let read = parsed(what, scalars::absolute_path);
+        section.required(key, &missing, read, mistakes)
     };
     let chain = file(
         "certificate",

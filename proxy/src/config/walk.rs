@@ -310,6 +310,21 @@ impl<'v> Section<'v> {
         }
     }
 
+    /// The value under `key`, which must be there: `what` it is, for the message. `None` if it is missing or wrong.
+    pub(super) fn required<T>(
+        &self,
+        key: &str,
+        what: &str,
+        read: impl Read<T>,
+        mistakes: &mut Mistakes,
+    ) -> Option<T> {
+        let value = self.optional(key, read, mistakes)?;
+        if value.is_none() {
+            mistakes.add(self.path_of(key), format!("is missing: {what}"));
+        }
+        value
+    }
+
     /// The value under `key`, if there is one; the outer `None` if what is there is wrong.
     pub(super) fn optional<T>(
         &self,

@@ -66,8 +66,9 @@ pub async fn run(
     let leave = async {
         sleep(drain.delay).await;
         tracing::info!("draining: closing the listeners");
-        shared.close();
-        // The send fails only if no listener is left to hear it.
+        shared.floor.drain();
+        // pingora closes each connection behind what it asks for from now on. The send fails only if no listener is left to
+        // hear it.
         let _ = shutdown.send(true);
         shared.work.close();
         if timeout(drain.timeout, shared.work.wait()).await.is_err() {

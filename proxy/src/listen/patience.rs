@@ -107,7 +107,7 @@ impl Patience {
     }
 
     /// The connection turned out to speak HTTP/2.
-    pub(super) fn is_http2(&mut self) {
+    pub(super) fn set_http2(&mut self) {
         self.http2 = true;
     }
 

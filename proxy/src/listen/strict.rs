@@ -29,7 +29,7 @@ use super::{
     fault::Fault,
     head::{Head, inspect},
     message::Message,
-    peek::{PREFACE, preface},
+    peek::begins_as_http2,
 };
 
 /// How long and how much is read on behind an answer of ours, so that a client that still sends can read it: a close with
@@ -83,14 +83,14 @@ where
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let mut client = stream.into_any().downcast::<Client>().ok()?;
-        let mut begin = [0; PREFACE.len()];
         let first = Instant::now() + (self.times)().head;
         // No byte came, or the connection broke: there is nobody to answer.
-        timeout_at(first, preface(&mut client, &mut begin))
+        let http2 = timeout_at(first, begins_as_http2(&mut client))
             .await
             .ok()?
             .ok()?;
-        if begin == *PREFACE && client.may_speak_http2() {
+        if http2 && client.may_speak_http2() {
+            client.set_http2();
             return self.app.process_new(client, shutdown).await;
         }
         let mut deadline = Some(first);
@@ -110,9 +110,7 @@ where
                 Next::Nothing => return None,
             };
             client.bound(Message::new(head.length, head.body));
-            let mut session = ServerSession::new_http1(client);
-            // Off when the process drains; else pingora sets it by the request's head.
-            session.set_keepalive((!*shutdown.borrow()).then_some(0));
+            let session = ServerSession::new_http1(client);
             let (stream, _) = self
                 .app
                 .process_new_http(session, shutdown)

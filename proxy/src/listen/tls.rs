@@ -67,13 +67,7 @@ impl Acceptor {
         let session = tokio::time::timeout(HANDSHAKE, handshake)
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-        let session = Session::new(session, wire);
-        let is_http2 = session.protocol == Some(ALPN::H2);
-        let mut client = Client::secure(session, peer, manners);
-        if is_http2 {
-            client.is_http2();
-        }
-        Ok(client)
+        Ok(Client::secure(Session::new(session, wire), peer, manners))
     }
 }
 

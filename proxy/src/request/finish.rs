@@ -13,7 +13,6 @@ use pingora_proxy::Session;
 use super::{
     admit::Permit,
     decide, release, respond,
-    service::counted_shape,
     state::{Body, RequestState, UploadPack},
 };
 use crate::{
@@ -104,7 +103,7 @@ pub fn finish(
     // Without a reason to keep it, the permit ends here.
     let kept = permit.filter(|_| error.is_some_and(|error| release::may_run_on(&request, error)));
 
-    let shape = counted_shape(&request);
+    let shape = request.counted_shape();
     let metrics = &shared.metrics;
     metrics.request(state.endpoint, Some(shape), request.decision);
     if let Some(why) = request.verdict.as_ref().and_then(|verdict| verdict.why) {

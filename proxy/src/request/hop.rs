@@ -6,12 +6,14 @@
 //! connection management that this hop cannot deliver. Where the two versions of a message still differ is listed in
 //! `docs/transparency.md`.
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
+use packgate_classifier::Endpoint;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
-use crate::upstream::Upstream;
+use super::{respond, wait::client_of};
+use crate::{listen::Fault, upstream::Upstream};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -19,11 +21,11 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// A request's head has arrived, and nobody has acted on it.
 ///
 /// # Errors
-/// `CONNECT`: a tunnel would lead past the gate.
+/// `CONNECT`: a tunnel would lead past the gate. By HTTP/1 it does not come this far (`listen/head.rs`).
 pub fn arrived(session: &mut Session) -> Result<()> {
     let request = session.req_header_mut();
-    if request.method == http::Method::CONNECT {
-        return Err(Error::new(ErrorType::HTTPStatus(405)).into_down());
+    if request.method == Method::CONNECT {
+        return Err(respond::faulty(Fault::Connect));
     }
     if request.version == Version::HTTP_10 {
         // RFC 9110, sections 10.1.1 and 15.2: the expectation is ignored, and no interim response is sent.
@@ -34,6 +36,29 @@ pub fn arrived(session: &mut Session) -> Result<()> {
     // one does that, in `to_client`.
     session.set_close_on_response_before_downstream_finish(false);
     Ok(())
+}
+
+/// Of all upgrades only that to WebSocket passes: behind any other (`h2c` above all) requests would reach the server unseen.
+/// RFC 9110, section 7.8: who does not support the protocol ignores the field.
+pub fn limit_upgrade(session: &mut Session, endpoint: Endpoint) {
+    let Some(protocol) = session.get_header(header::UPGRADE) else {
+        return;
+    };
+    let websocket = protocol.as_bytes().eq_ignore_ascii_case(b"websocket");
+    if websocket && endpoint != Endpoint::UploadPack {
+        // What follows a request to upgrade that is not granted may have been meant for the other protocol.
+        session.set_keepalive(None);
+    } else {
+        session.req_header_mut().remove_header(&header::UPGRADE);
+    }
+}
+
+/// Whether the client waits for leave to send its body. In HTTP/1.0, which does not know that, [`arrived`] has removed it.
+pub fn expects_continue(request: &RequestHeader) -> bool {
+    request
+        .headers
+        .get(header::EXPECT)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// `upstream` is about to be sent to `server`, for the request of `client`.
@@ -79,7 +104,8 @@ fn join_cookies(upstream: &mut RequestHeader) -> Result<()> {
 /// `response` is about to be sent to the client of `session`.
 ///
 /// # Errors
-/// The server has switched to a protocol that nobody has asked for, and the rest of its answer would be anybody's guess.
+/// The server has switched to a protocol that nobody has asked for, and the rest of its answer would be anybody's guess; or
+/// it may switch, but the client has not waited for that.
 pub fn to_client(session: &mut Session, response: &mut ResponseHeader) -> Result<()> {
     if response.status == StatusCode::SWITCHING_PROTOCOLS {
         if !session.is_upgrade_req() {
@@ -88,6 +114,9 @@ pub fn to_client(session: &mut Session, response: &mut ResponseHeader) -> Result
         }
         // From here on bytes come when somebody has something to say, which is no sign of a client that is stuck.
         session.set_read_timeout(None);
+        if client_of(session.as_downstream()).is_some_and(|client| !client.upgrade()) {
+            return Err(respond::faulty(Fault::EarlyBytes));
+        }
         return Ok(());
     }
     if response.status.is_informational() {

@@ -5,6 +5,7 @@ mod body;
 pub mod budget;
 pub mod decide;
 mod finish;
+mod gate;
 mod hop;
 pub mod identity;
 mod late;

@@ -6,6 +6,7 @@
 //! Without a Content-Length nobody knows which 64 KiB are the last, hence [`UNSIZED_WINDOW`].
 
 use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
 use packgate_classifier::{Classifier, Encoding, Verdict, Why};
 use pingora_core::{Result, protocols::http::ServerSession};
 use tokio::time::{Instant, timeout_at};
@@ -157,7 +158,16 @@ pub fn classifier(encoding: Encoding, settings: &config::Classifier) -> Classifi
     Classifier::new(encoding, settings.window.saturating_mul(INFLATION))
 }
 
+/// What `Content-Encoding` says of a body.
+pub fn content_encoding(headers: &HeaderMap) -> Encoding {
+    Encoding::from_header(
+        headers
+            .get(header::CONTENT_ENCODING)
+            .map(|value| value.as_bytes()),
+    )
+}
+
 fn content_length(session: &ServerSession) -> Option<u64> {
-    let value = session.get_header(http::header::CONTENT_LENGTH)?;
+    let value = session.get_header(header::CONTENT_LENGTH)?;
     value.to_str().ok()?.trim().parse().ok()
 }

@@ -146,7 +146,6 @@ pub async fn fail(session: &mut ServerSession, status: u16, fault: Option<Fault>
     }
     let standing = Bytes::from_static(match status {
         400 => b"packgate: this is not a request that can be passed on.\n",
-        405 => b"packgate: a gate before a git server opens no tunnels.\n",
         408 => b"packgate: the request did not arrive in time.\n",
         502 => b"packgate: the git server behind this gate did not answer.\n",
         504 => b"packgate: the git server behind this gate did not answer in time.\n",

@@ -10,31 +10,26 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, Version, header};
-use packgate_classifier::{Answer, Encoding, Endpoint, Shape, Verdict, route};
-use packgate_policy::{Mode, Refusal};
-use pingora_core::{
-    Error, ErrorType, Result, protocols::http::ServerSession, upstreams::peer::HttpPeer,
-};
+use http::{StatusCode, header};
+use packgate_classifier::{Answer, Encoding, Endpoint, route};
+use pingora_core::{Error, Result, protocols::http::ServerSession, upstreams::peer::HttpPeer};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use tokio::time::Instant;
 
 use super::{
-    admit::{Admission, Permit},
-    decide, finish, hop,
-    identity::{self, Identified},
-    late::Late,
-    peek::{Told, classifier, peek, replayable},
+    decide, finish,
+    gate::{decide_late, gate},
+    hop, identity,
+    peek::{content_encoding, replayable},
     release, respond,
-    state::{Body, Held, RequestState, UploadPack},
-    wait::{Waited, client_of, wait},
+    state::{Body, RequestState, UploadPack},
+    wait::client_of,
 };
 use crate::{
     app::Shared,
-    config::{Config, HalfClose},
-    listen::{Client, Fault},
-    telemetry::metrics::{Decision, WaitOutcome},
+    config::HalfClose,
+    listen::Client,
     upstream::{
         cgi::{CLIENT_ADDRESS_HEADER, REQUEST_ID_HEADER},
         repeatable, upgrade,
@@ -50,200 +45,6 @@ impl Service {
     /// A service over `shared`.
     pub fn new(shared: Arc<Shared>) -> Service {
         Service { shared }
-    }
-
-    /// The upload-pack part of the request filter; true if the request was answered here.
-    async fn gate(&self, session: &mut ServerSession, state: &mut RequestState) -> Result<bool> {
-        let RequestState {
-            config,
-            upload_pack: Some(request),
-            ..
-        } = state
-        else {
-            return Ok(false);
-        };
-        let config = config.clone();
-        let encoding = content_encoding(&session.req_header().headers);
-        match config.policy.mode {
-            Mode::Off => return Ok(false),
-            _ if config.policy.limits.is_empty() => {
-                request.body = Body::Watched(Box::new(classifier(encoding, &config.classifier)));
-                return Ok(false);
-            }
-            Mode::Enforce | Mode::Shadow => {}
-        }
-
-        // A client that waits for leave to send its body would wait until the timeout: pingora asks only when it forwards.
-        // Told so here, it is not told a second time: the expectation ends at this hop.
-        if expects_continue(session.req_header()) {
-            session.write_continue_response().await?;
-            session.req_header_mut().remove_header(&header::EXPECT);
-        }
-        request.decision = Decision::Cancelled; // until more is known: the client may leave at any await
-        let (window, told) = peek(
-            session,
-            encoding,
-            &config.classifier,
-            self.shared.budget.share(),
-        )
-        .await?;
-        let held = Held {
-            window,
-            replays: false,
-            sent: false,
-        };
-        let verdict = match told {
-            Told::Verdict(verdict) => verdict,
-            Told::Nothing(classifier) => {
-                request.body = Body::Late(Box::new(Late::new(*classifier, held)));
-                return Ok(false);
-            }
-        };
-        request.body = Body::Held(held);
-        match self
-            .seat(session, request, &config, verdict, Duration::MAX)
-            .await?
-        {
-            None => Ok(false),
-            Some(refusal) => {
-                // What was held is of no use to a refused request, and the client may take its time to read the answer.
-                request.body = Body::Unread;
-                respond::refuse(session, &refusal, config.refusal_status).await?;
-                Ok(true)
-            }
-        }
-    }
-
-    /// The piece at hand has told what had to be decided late; it goes on when this returns `Ok`.
-    async fn decide_late(
-        &self,
-        session: &mut ServerSession,
-        request: &mut UploadPack,
-        config: &Config,
-        verdict: Verdict,
-    ) -> Result<()> {
-        if respond::answered(session).is_some_and(|status| status != 200) {
-            // The server has turned it down by itself: no pack will follow, and nobody reads another answer.
-            request.verdict = Some(verdict);
-            request.decision = Decision::Exempt;
-        } else if let Some(refusal) = self
-            .seat(
-                session,
-                request,
-                config,
-                verdict,
-                config.classifier.late_wait,
-            )
-            .await?
-        {
-            // As far as the server's times are told, it was never asked.
-            request.forwarded = None;
-            request.refusal = Some(refusal);
-            let status = ErrorType::HTTPStatus(config.refusal_status);
-            return Err(Error::explain(status, "refused late").into_down());
-        }
-        // Until now the server could do nothing; its time begins here.
-        request.forwarded = Some(Instant::now());
-        request.decided();
-        Ok(())
-    }
-
-    /// Asks the gate for what the verdict needs and waits for it, `patience` long at most. The refusal is still to be sent.
-    ///
-    /// # Errors
-    /// The client hung up while it waited.
-    async fn seat(
-        &self,
-        session: &mut ServerSession,
-        request: &mut UploadPack,
-        config: &Config,
-        verdict: Verdict,
-        patience: Duration,
-    ) -> Result<Option<Refusal>> {
-        let demand = decide::demand(
-            request.repo.clone(),
-            &request.client,
-            &verdict,
-            &config.seats,
-        );
-        request.verdict = Some(verdict);
-
-        let refusal = match self.shared.floor.admit(demand, patience) {
-            Admission::Exempt => {
-                request.decision = Decision::Exempt;
-                return Ok(None);
-            }
-            Admission::Running(permit) => {
-                request.run(permit, Decision::Admitted);
-                return Ok(None);
-            }
-            Admission::Shadowed(permit, None) => {
-                request.run(permit, Decision::Queued);
-                return Ok(None);
-            }
-            Admission::Shadowed(permit, Some(refusal)) => {
-                request.limit = refusal.limit;
-                request.run(permit, Decision::ShadowRefused);
-                return Ok(None);
-            }
-            Admission::Refused(refusal) => refusal,
-            Admission::Waiting(waiter) => {
-                let since = Instant::now();
-                let waited = wait(session, waiter).await;
-                let stood = since.elapsed();
-                request.wait = Some(stood);
-                let outcome = match waited {
-                    Waited::Granted(_) => WaitOutcome::Admitted,
-                    Waited::Refused(_) => WaitOutcome::Refused,
-                    Waited::ClientGone => WaitOutcome::Cancelled,
-                };
-                self.shared.metrics.queue_wait(outcome, stood);
-                match waited {
-                    Waited::Granted(permit) => {
-                        request.run(permit, Decision::Queued);
-                        return Ok(None);
-                    }
-                    Waited::Refused(refusal) => refusal,
-                    Waited::ClientGone => {
-                        let gone = "the client hung up while it waited";
-                        return Err(Error::explain(ErrorType::ConnectionClosed, gone).into_down());
-                    }
-                }
-            }
-        };
-        request.decision = Decision::Refused;
-        request.limit = refusal.limit.clone();
-        self.shared
-            .metrics
-            .refusal(refusal.limit.as_ref(), refusal.why);
-        Ok(Some(refusal))
-    }
-}
-
-impl UploadPack {
-    fn new(repo: Arc<str>, client: Identified) -> UploadPack {
-        UploadPack {
-            repo,
-            client,
-            body: Body::Unread,
-            verdict: None,
-            decision: Decision::Passed,
-            limit: None,
-            refusal: None,
-            wait: None,
-            permit: None,
-            forwarded: None,
-            first_byte: None,
-            response_bytes: 0,
-            answered_whole: false,
-            answer: None,
-            cost: None,
-        }
-    }
-
-    fn run(&mut self, permit: Permit, decision: Decision) {
-        self.permit = Some(permit);
-        self.decision = decision;
     }
 }
 
@@ -294,13 +95,7 @@ impl ProxyHttp for Service {
             });
         }
 
-        if !keeps_upgrade(session.req_header(), state.endpoint) {
-            session.req_header_mut().remove_header(&header::UPGRADE);
-        }
-        // What follows a request to upgrade that is not granted may have been meant for the other protocol.
-        if session.req_header().headers.contains_key(header::UPGRADE) {
-            session.set_keepalive(None);
-        }
+        hop::limit_upgrade(session, state.endpoint);
         let timeouts = &state.config.timeouts;
         let stalled = Some(timeouts.stalled_client);
         session.set_read_timeout(stalled);
@@ -312,10 +107,6 @@ impl ProxyHttp for Service {
             // A piece of at most 64 KiB waits for the stream's turn and window as long as this.
             other => other.set_write_timeout(stalled),
         }
-        session.set_pipelining_enabled(true);
-        if self.shared.closing() {
-            session.set_keepalive(None);
-        }
         Ok(())
     }
 
@@ -325,7 +116,7 @@ impl ProxyHttp for Service {
         state: &mut RequestState,
     ) -> Result<bool> {
         // The upstream was not asked yet: whatever fails here is the client's connection.
-        self.gate(&mut session.downstream_session, state)
+        gate(&self.shared, &mut session.downstream_session, state)
             .await
             .map_err(|e| e.into_down())
     }
@@ -405,8 +196,7 @@ impl ProxyHttp for Service {
             }
             if let Some(verdict) = told {
                 let session = session.as_downstream_mut();
-                self.decide_late(session, request, &state.config, verdict)
-                    .await?;
+                decide_late(&self.shared, session, request, &state.config, verdict).await?;
             }
         }
         // An empty last piece from HTTP/2 would end the chunked body of HTTP/1 twice (pingora issue 935).
@@ -441,13 +231,7 @@ impl ProxyHttp for Service {
         response: &mut ResponseHeader,
         _: &mut RequestState,
     ) -> Result<()> {
-        hop::to_client(session, response)?;
-        if response.status == StatusCode::SWITCHING_PROTOCOLS
-            && client_of(session.as_downstream()).is_some_and(|client| !client.upgrade())
-        {
-            return Err(respond::faulty(Fault::EarlyBytes));
-        }
-        Ok(())
+        hop::to_client(session, response)
     }
 
     fn upstream_response_body_filter(
@@ -594,37 +378,4 @@ fn peer_of(session: &Session) -> Option<IpAddr> {
 fn host_of(request: &RequestHeader) -> Option<&str> {
     let authority = request.uri.authority().map(|authority| authority.as_str());
     authority.or_else(|| request.headers.get(header::HOST)?.to_str().ok())
-}
-
-fn content_encoding(headers: &HeaderMap) -> Encoding {
-    Encoding::from_header(
-        headers
-            .get(header::CONTENT_ENCODING)
-            .map(|value| value.as_bytes()),
-    )
-}
-
-/// RFC 9110, section 10.1.1: an HTTP/1.0 client does not know interim responses.
-fn expects_continue(request: &RequestHeader) -> bool {
-    request.version > Version::HTTP_10
-        && request
-            .headers
-            .get(header::EXPECT)
-            .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
-}
-
-/// WebSocket is the only upgrade that passes: behind any other (`h2c` above all) requests would reach the server unseen.
-/// RFC 9110, section 7.8: who does not support the protocol ignores the field.
-fn keeps_upgrade(request: &RequestHeader, endpoint: Endpoint) -> bool {
-    match request.headers.get(header::UPGRADE) {
-        None => true,
-        Some(value) => {
-            endpoint != Endpoint::UploadPack && value.as_bytes().eq_ignore_ascii_case(b"websocket")
-        }
-    }
-}
-
-/// The shape under which a request is counted.
-pub(super) fn counted_shape(request: &UploadPack) -> Shape {
-    request.shape().unwrap_or(Shape::Unknown)
 }

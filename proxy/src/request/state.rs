@@ -89,8 +89,40 @@ pub struct Held {
 }
 
 impl UploadPack {
+    /// A request for `repo` by `client`, of which nothing more is known.
+    pub fn new(repo: Arc<str>, client: Identified) -> UploadPack {
+        UploadPack {
+            repo,
+            client,
+            body: Body::Unread,
+            verdict: None,
+            decision: Decision::Passed,
+            limit: None,
+            refusal: None,
+            wait: None,
+            permit: None,
+            forwarded: None,
+            first_byte: None,
+            response_bytes: 0,
+            answered_whole: false,
+            answer: None,
+            cost: None,
+        }
+    }
+
+    /// It has its seats, by this decision.
+    pub fn run(&mut self, permit: Permit, decision: Decision) {
+        self.permit = Some(permit);
+        self.decision = decision;
+    }
+
     /// The shape, as far as it is known.
     pub fn shape(&self) -> Option<Shape> {
         self.verdict.as_ref().map(|verdict| verdict.shape)
+    }
+
+    /// The shape under which it is counted.
+    pub fn counted_shape(&self) -> Shape {
+        self.shape().unwrap_or(Shape::Unknown)
     }
 }

@@ -12,16 +12,19 @@ use proptest::{
     sample::{Index, select},
     test_runner::{Config, TestRunner},
 };
-use rig::{Manner, Rig, parse_input};
+use rig::{Leaves, Manner, Rig, parse_input};
 
-/// Everything in one piece, and patiently.
+/// Everything in one piece, by a client that will be answered.
 const WHOLE: Manner = Manner {
     pieces: [0xff; 4],
-    hasty: false,
+    leaves: Leaves::Answered,
 };
 
 const CLONE: &str =
     "0011command=fetch00010032want 1111111111111111111111111111111111111111\n0009done\n0000";
+
+/// Makes a request of a target, header lines and a body.
+type Frame = fn(&str, &str, &[u8]) -> Vec<u8>;
 
 fn post(target: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("POST {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n");
@@ -90,12 +93,10 @@ fn of_recorded_requests_clones_are_refused_and_all_others_arrive() {
     let rig = Rig::new();
     let mut gated = 0;
     for request in recorded() {
-        let of = |frame: fn(&str, &str, &[u8]) -> Vec<u8>| {
-            frame(&request.path, &request.headers, &request.body)
-        };
+        let of = |frame: Frame| frame(&request.path, &request.headers, &request.body);
         let small = Manner {
             pieces: [61, 0x80, 0x83, 7],
-            hasty: false,
+            ..WHOLE
         };
         for (bytes, manner) in [(of(sized), WHOLE), (of(chunked), small)] {
             let seen = rig.send(&bytes, manner);
@@ -154,7 +155,10 @@ fn no_clone_is_smuggled() {
         for body in smuggled() {
             for target in ["/r/git-upload-pack", "/r/info/refs"] {
                 for hasty in [false, true] {
-                    let manner = Manner { hasty, ..WHOLE };
+                    let manner = Manner {
+                        leaves: Leaves::at_once(hasty),
+                        ..WHOLE
+                    };
                     rig.send(&post(target, framing, &body), manner);
                 }
             }
@@ -171,7 +175,7 @@ fn no_mutation_of_a_request_lets_a_clone_through() {
         .into_iter()
         .filter(|request| request.body.len() < 4000)
         .flat_map(|request| {
-            let frames: [fn(&str, &str, &[u8]) -> Vec<u8>; 2] = [sized, chunked];
+            let frames: [Frame; 2] = [sized, chunked];
             frames.map(|frame| frame(&request.path, &request.headers, &request.body))
         })
         .collect();
@@ -205,7 +209,8 @@ fn no_mutation_of_a_request_lets_a_clone_through() {
             let end = (at + removed).min(bytes.len());
             bytes.splice(at..end, inserted);
         }
-        rig.send(&bytes, Manner { pieces, hasty });
+        let leaves = Leaves::at_once(hasty);
+        rig.send(&bytes, Manner { pieces, leaves });
         Ok(())
     });
     result.unwrap_or_else(|e| panic!("{e}"));

@@ -60,8 +60,30 @@ pub struct Seen {
 pub struct Manner {
     /// Sizes of the pieces, in turn; 0 counts as 1.
     pub pieces: [u8; 4],
-    /// Closes its side at once, not only when it has heard nothing for a while.
-    pub hasty: bool,
+    /// When it closes its side.
+    pub leaves: Leaves,
+}
+
+/// When a client that has sent everything closes its side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// Without waiting for anything.
+    AtOnce,
+    /// When it has heard nothing for [`QUIET`]: most inputs are no requests, and get no answer.
+    WhenQuiet,
+    /// The same, but not before it has heard something.
+    Answered,
+}
+
+impl Leaves {
+    /// What chance decides.
+    pub fn at_once(yes: bool) -> Leaves {
+        if yes {
+            Leaves::AtOnce
+        } else {
+            Leaves::WhenQuiet
+        }
+    }
 }
 
 impl Manner {
@@ -219,7 +241,7 @@ async fn converse(client: UnixStream, bytes: &[u8], manner: Manner) -> Vec<u8> {
             tokio::task::yield_now().await;
             rest = after;
         }
-        if manner.hasty {
+        if manner.leaves == Leaves::AtOnce {
             let _ = to.shutdown().await;
         }
         to
@@ -228,7 +250,11 @@ async fn converse(client: UnixStream, bytes: &[u8], manner: Manner) -> Vec<u8> {
         let mut response = Vec::new();
         let mut buffer = [0; 16 << 10];
         loop {
-            match timeout(QUIET, from.read(&mut buffer)).await {
+            let patience = match manner.leaves {
+                Leaves::Answered if response.is_empty() => END,
+                _ => QUIET,
+            };
+            match timeout(patience, from.read(&mut buffer)).await {
                 Ok(Ok(0) | Err(_)) => return (response, true, from),
                 Ok(Ok(n)) => response.extend_from_slice(&buffer[..n]),
                 Err(_) => return (response, false, from),
@@ -438,7 +464,7 @@ pub fn parse_input(input: &[u8]) -> Option<(&[u8], Manner)> {
     let (bytes, [pieces @ .., flags]) = input.split_last_chunk::<5>()?;
     let manner = Manner {
         pieces: *pieces,
-        hasty: flags & 1 == 1,
+        leaves: Leaves::at_once(flags & 1 == 1),
     };
     Some((bytes, manner))
 }
