@@ -349,6 +349,14 @@ fn pkt_line_lengths_that_are_none_are_malformed_and_pass_byte_for_byte() {
             full.meets(&format!("{bad} {place}"), None, &body, Unknown("malformed"));
         }
     }
+    // What git serves is told apart, documented or not.
+    for lax in [
+        format!("want {}f\n", oid(1)),
+        format!("deepen {}5\n", "0".repeat(200)),
+    ] {
+        let body = [start.clone(), line(&lax), end.clone()].concat();
+        full.meets(&lax, None, &body, Refused);
+    }
     let upper = line("done\n").to_ascii_uppercase();
     let upper = [start.clone(), upper, end].concat();
     full.meets("digits in either case", None, &upper, Refused);
