@@ -171,7 +171,8 @@ fn no_mutation_of_a_request_lets_a_clone_through() {
         .into_iter()
         .filter(|request| request.body.len() < 4000)
         .flat_map(|request| {
-            let frames: [fn(&str, &str, &[u8]) -> Vec<u8>; 2] = [sized, chunked];
+            type Frame = fn(&str, &str, &[u8]) -> Vec<u8>;
+            let frames: [Frame; 2] = [sized, chunked];
             frames.map(|frame| frame(&request.path, &request.headers, &request.body))
         })
         .collect();
