@@ -95,7 +95,7 @@ fn judge(bytes: &[u8], end: Option<Why>, answer: &mut Answer) -> (Result<Shape, 
             return cut_short;
         }
         let length = usize::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
-        if length == 3 || length > 65520 {
+        if length == 3 || length > 65523 {
             return (Err(Why::Malformed), at + 4);
         }
         if at + length.max(4) > bytes.len() {
@@ -167,7 +167,8 @@ fn judge(bytes: &[u8], end: Option<Why>, answer: &mut Answer) -> (Result<Shape, 
                 }
             }
             (b"deepen", Some(number)) => {
-                let Some(depth) = depth(number).filter(|_| line.len() < 160) else {
+                let cut = (line.len() >= 160).then_some(2147483647);
+                let Some(depth) = cut.or_else(|| depth(number)) else {
                     return malformed;
                 };
                 deepens = true;
@@ -212,8 +213,7 @@ fn is_capability(line: &[u8]) -> bool {
 }
 
 fn is_object_id(text: &[u8]) -> bool {
-    let digits = text.iter().take_while(|byte| byte.is_ascii_hexdigit());
-    matches!(digits.count(), 40 | 64)
+    text.len() >= 40 && text[..40].iter().all(u8::is_ascii_hexdigit)
 }
 
 /// `strtol(text, NULL, 0)`, by way of a type in which nothing a line can hold overflows, then `upload-pack.c`'s rules.

@@ -40,7 +40,8 @@ pub fn seats_of(shape: Shape, seats: &Seats) -> u32 {
 
 /// The name under which a repository is accounted: its path, as the configuration wants it.
 ///
-/// `host` is the request's Host or `:authority`; its port does not count, and case never does (RFC 3986, section 3.2.2).
+/// `host` is the request's Host or `:authority`; its port does not count, and neither do case (RFC 3986, section 3.2.2) and the
+/// dot that a name may end with: servers drop it.
 pub fn repo_key(path: &str, host: Option<&str>, wanted: RepoKey) -> Arc<str> {
     let path = if wanted.fold_case {
         path.to_lowercase()
@@ -49,7 +50,11 @@ pub fn repo_key(path: &str, host: Option<&str>, wanted: RepoKey) -> Arc<str> {
     };
     match host.filter(|_| wanted.host) {
         None => path.into(),
-        Some(host) => format!("{}/{path}", without_port(host).to_lowercase()).into(),
+        Some(host) => {
+            let host = without_port(host);
+            let host = host.strip_suffix('.').unwrap_or(host).to_lowercase();
+            format!("{host}/{path}").into()
+        }
     }
 }
 
@@ -87,6 +92,9 @@ mod tests {
         assert_eq!(&*repo_key("r", Some("[::1]:80"), hosted), "[::1]/r");
         assert_eq!(&*repo_key("r", Some("[::1]"), hosted), "[::1]/r");
         assert_eq!(&*repo_key("r", None, hosted), "r");
+        for dotted in ["git.example.", "Git.Example.:8080"] {
+            assert_eq!(&*repo_key("r", Some(dotted), hosted), "git.example/r");
+        }
     }
 
     #[test]

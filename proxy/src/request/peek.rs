@@ -24,10 +24,16 @@ const UNSIZED_WINDOW: u64 = 48 * 1024;
 /// Bytes that a gzip body is inflated to at most, as a multiple of the window: what a bomb can cost.
 const INFLATION: u64 = 16;
 
+/// A piece smaller than this is put behind the one before it. Kept by itself, as it comes, it would cost its place in the list
+/// and the buffer it was cut from: a client that sends chunks of one byte would take 80 times the memory it is counted with.
+const WORTH_KEEPING: usize = 4 * 1024;
+
 /// The bytes held back, in order.
 #[derive(Debug, Default)]
 pub struct Window {
     pieces: Vec<Bytes>,
+    /// What came after them, in pieces not worth keeping.
+    tail: BytesMut,
     len: u64,
     /// pingora replays the bytes from here on, if it replays; `len` if its buffer was not on while the window was read.
     replayed_from: Option<u64>,
@@ -38,9 +44,23 @@ impl Window {
     fn new(share: Share) -> Window {
         Window {
             pieces: Vec::new(),
+            tail: BytesMut::new(),
             len: 0,
             replayed_from: None,
             share,
+        }
+    }
+
+    /// Puts `piece` at the end. (Most requests are one piece, and that is never copied.)
+    fn push(&mut self, piece: Bytes) {
+        self.len += piece.len() as u64;
+        if self.pieces.is_empty() || piece.len() >= WORTH_KEEPING {
+            if !self.tail.is_empty() {
+                self.pieces.push(std::mem::take(&mut self.tail).freeze());
+            }
+            self.pieces.push(piece);
+        } else {
+            self.tail.extend_from_slice(&piece);
         }
     }
 
@@ -55,10 +75,11 @@ impl Window {
         let mut left = usize::try_from(end).unwrap_or(usize::MAX);
         let mut prefix = match (self.pieces.as_slice(), left) {
             (_, 0) => return Bytes::new(),
-            ([only], _) => return only.slice(..left.min(only.len())),
+            ([only], _) if self.tail.is_empty() => return only.slice(..left.min(only.len())),
             _ => BytesMut::with_capacity(left),
         };
-        for piece in &self.pieces {
+        let pieces = self.pieces.iter().map(|piece| &**piece);
+        for piece in pieces.chain([&*self.tail]) {
             let n = left.min(piece.len());
             prefix.extend_from_slice(&piece[..n]);
             left -= n;
@@ -130,8 +151,7 @@ pub async fn peek(
             }
         };
         let affordable = window.share.grow(piece.len() as u64, settings.memory);
-        window.len += piece.len() as u64;
-        window.pieces.push(piece);
+        window.push(piece);
         if let Some(verdict) = classifier.feed(&seen) {
             let verdict = verdict.clone();
             return Ok((window, Told::Verdict(verdict)));
@@ -170,4 +190,48 @@ pub fn content_encoding(headers: &HeaderMap) -> Encoding {
 fn content_length(session: &ServerSession) -> Option<u64> {
     let value = session.get_header(header::CONTENT_LENGTH)?;
     value.to_str().ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_the_pieces_in_order_whatever_their_sizes() {
+        let sizes = [
+            [1, 1, 1, 1, 1],
+            [5000, 1, 2, 5000, 3],
+            [1, 5000, 5000, 1, 1],
+            [5000, 5000, 4096, 4095, 4096],
+            [1, 2, 5000, 3, 4],
+        ];
+        for sizes in sizes {
+            let mut window = Window::default();
+            let mut whole = Vec::new();
+            for (n, size) in (0u8..).zip(sizes) {
+                let piece = vec![n; size];
+                whole.extend_from_slice(&piece);
+                window.push(piece.into());
+            }
+            assert_eq!(window.len, whole.len() as u64);
+            assert_eq!(window.prefix(false), whole, "{sizes:?}");
+            for from in [0, 1, 2, 4999, 5001, whole.len() as u64 - 1] {
+                window.replayed_from = Some(from);
+                let expected = &whole[..whole.len().min(from as usize)];
+                assert_eq!(window.prefix(true), expected, "{sizes:?} up to {from}");
+            }
+        }
+    }
+
+    #[test]
+    fn small_pieces_do_not_take_more_memory_than_they_are_counted_with() {
+        let mut window = Window::default();
+        for _ in 0..UNSIZED_WINDOW {
+            // Each holds its whole buffer, as a piece of a read does.
+            window.push(Bytes::from(vec![0; 4000]).slice(..1));
+        }
+        assert_eq!(window.len, UNSIZED_WINDOW);
+        assert_eq!(window.pieces.len(), 1);
+        assert!(window.tail.capacity() as u64 <= 2 * UNSIZED_WINDOW);
+    }
 }
