@@ -1,8 +1,8 @@
 //! The lines that make up a fetch request, in v0, v1 and v2 alike: one vocabulary, read by one parser.
 //!
 //! Everything here follows `upload-pack.c` (named per item below), because a line that the server accepts and packgate
-//! does not would be a way around the gate. So where git takes more than the protocol's documentation allows, so do we: an
-//! id with more digits behind it, a number behind any number of zeros.
+//! does not would be a way around the gate. One thing is stricter, on purpose and after the protocol's documentation: an
+//! object id has 40 or 64 hex digits (git reads the 40 or 64 it needs and ignores what follows, hex digits too).
 
 use crate::pktline::{HEAD, c_string};
 
@@ -84,11 +84,17 @@ pub(crate) fn all_hex(bytes: &[u8]) -> bool {
     })
 }
 
-/// An id has 40 digits, or 64 in a repository of that kind, which nobody here knows; git reads as many as it needs. What a
-/// repository of the other kind would refuse costs it nothing, so the shorter one is enough.
 fn object_id(text: &[u8]) -> Option<()> {
-    let (id, _) = text.split_first_chunk::<40>()?;
-    all_hex(id).then_some(())
+    let (sha1, rest) = text.split_first_chunk::<40>()?;
+    let end = match rest.first() {
+        Some(next) if next.is_ascii_hexdigit() => {
+            let (sha256, rest) = rest.split_first_chunk::<24>()?;
+            all_hex(sha256).then_some(rest)?.first()
+        }
+        next => next,
+    };
+    let ends = end.is_none_or(|byte| !byte.is_ascii_hexdigit());
+    (all_hex(sha1) && ends).then_some(())
 }
 
 /// The argument of `deepen` as `process_deepen` takes it: `(int)strtol(arg, &end, 0)`, which must use the whole text and
@@ -143,14 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn object_ids_have_40_hex_digits_and_anything_may_follow_hex_digits_too() {
+    fn object_ids_have_40_or_64_hex_digits_and_anything_may_follow() {
         for digits in 0..=70 {
             for suffix in ["", " multi_ack", "\t", "x", "\u{e9}"] {
                 let id = "0123456789abcdefABCDEF".repeat(4);
                 for keyword in ["want", "have", "shallow"] {
                     let line = format!("{keyword} {}{suffix}", &id[..digits]);
                     let accepted = Argument::parse(line.as_bytes()).is_ok();
-                    assert_eq!(accepted, digits >= 40, "{line}");
+                    assert_eq!(accepted, digits == 40 || digits == 64, "{line}");
                 }
             }
         }
@@ -161,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_digit_among_the_first_40_spoils_an_object_id() {
+    fn one_bad_digit_anywhere_spoils_an_object_id() {
         for length in [40, 64] {
             for position in 0..length {
                 for bad in *b"/:@G`g\0\xb0 " {
                     let mut id = vec![b'a'; length];
                     id[position] = bad;
-                    let good = position >= 40;
+                    let good = length == 64 && position == 40;
                     let line = [b"have ", &id[..]].concat();
                     assert_eq!(Argument::parse(&line).is_ok(), good, "{bad} at {position}");
                 }

@@ -14,9 +14,9 @@ use crate::argument::all_hex;
 /// some to spare.
 pub(crate) const HEAD: usize = 160;
 
-/// Highest length that git's reader takes, the four digits included. It is three more than `gitprotocol-common` allows, as
-/// its buffer is that much larger; no client writes them, but a clone that does is served.
-const MAX_LENGTH: u16 = 65523;
+/// Highest length a pkt-line may announce, its own four digits included (`gitprotocol-common`). git's reader happens to
+/// let three more pass, for its buffer is that much larger; no client writes them.
+const MAX_LENGTH: u16 = 65520;
 
 /// One packet of the stream.
 #[derive(Debug, PartialEq, Eq)]
@@ -264,16 +264,16 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_four_hex_digits_of_either_case_up_to_65523() {
+    fn lengths_are_four_hex_digits_of_either_case_up_to_65520() {
         for bad in [
-            "0003", "fff4", "FFFF", "+009", "-009", " 009", "0x09", "garb", "00g0",
+            "0003", "fff1", "FFFF", "+009", "-009", " 009", "0x09", "garb", "00g0",
         ] {
             let (seen, _) = packets(bad.as_bytes(), 1);
             assert!(seen.contains(&Err(BadLength)), "{bad}");
         }
-        let longest = format!("FfF3{}", "x".repeat(65519));
+        let longest = format!("FfF0{}", "x".repeat(65516));
         let expected = vec![Ok("x".repeat(HEAD))];
-        assert_eq!(packets(longest.as_bytes(), 65523), (expected, true));
+        assert_eq!(packets(longest.as_bytes(), 65520), (expected, true));
     }
 
     #[test]

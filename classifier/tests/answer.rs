@@ -36,7 +36,7 @@ fn naive(body: &[u8]) -> Option<Fault> {
             rest = &rest[4..];
             continue;
         }
-        if length == 3 || length > 65523 {
+        if length == 3 || length > 65520 {
             return None;
         }
         if rest.len() < length {

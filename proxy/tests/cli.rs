@@ -363,3 +363,14 @@ fn classify_streams_a_body_of_any_length() {
     let start = "{\"shape\":\"clone\",\"why\":null,\"protocol\":2,\"wants\":400000,";
     assert!(stdout(&output).starts_with(start), "{}", stdout(&output));
 }
+
+#[test]
+fn a_file_that_does_not_end_is_no_configuration() {
+    let output = packgate(&["check", "/dev/zero"]);
+    assert_eq!(output.status.code(), Some(66));
+    let error = stderr(&output);
+    assert!(
+        error.contains("/dev/zero") && error.contains("larger than 4MiB"),
+        "{error}"
+    );
+}

@@ -95,7 +95,7 @@ fn judge(bytes: &[u8], end: Option<Why>, answer: &mut Answer) -> (Result<Shape, 
             return cut_short;
         }
         let length = usize::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
-        if length == 3 || length > 65523 {
+        if length == 3 || length > 65520 {
             return (Err(Why::Malformed), at + 4);
         }
         if at + length.max(4) > bytes.len() {
@@ -213,7 +213,8 @@ fn is_capability(line: &[u8]) -> bool {
 }
 
 fn is_object_id(text: &[u8]) -> bool {
-    text.len() >= 40 && text[..40].iter().all(u8::is_ascii_hexdigit)
+    let digits = text.iter().take_while(|byte| byte.is_ascii_hexdigit());
+    matches!(digits.count(), 40 | 64)
 }
 
 /// `strtol(text, NULL, 0)`, by way of a type in which nothing a line can hold overflows, then `upload-pack.c`'s rules.

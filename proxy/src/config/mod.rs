@@ -24,6 +24,8 @@ mod warnings;
 
 use std::{
     fmt,
+    fs::File,
+    io::{self, Read},
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -377,6 +379,26 @@ impl Source {
     }
 }
 
+/// The largest configuration there is any use for: what is larger is another file, named by mistake.
+const LARGEST: u64 = 4 << 20;
+
+/// What a configuration file says.
+///
+/// # Errors
+/// What the system says, or that it is too large.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(LARGEST + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        let size = show_size(LARGEST);
+        let error = format!("it is larger than {size}, which no configuration is");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
+    }
+    Ok(bytes)
+}
+
 impl Config {
     /// Reads `file`, if there is one, and puts `overrides` over it.
     ///
@@ -385,7 +407,7 @@ impl Config {
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Config, LoadError> {
         let bytes = match file {
             None => Vec::new(),
-            Some(path) => std::fs::read(path).map_err(|error| LoadError::Unreadable {
+            Some(path) => read(path).map_err(|error| LoadError::Unreadable {
                 file: path.to_owned(),
                 error,
             })?,

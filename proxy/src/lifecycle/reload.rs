@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     app::Shared,
-    config::{Address, Config, Listen, LoadError, Source, Upstream},
+    config::{self, Address, Config, Listen, LoadError, Source, Upstream},
     telemetry::metrics::ReloadOutcome,
     tls::Seen,
 };
@@ -153,7 +153,7 @@ fn unwatched(error: &notify::Error) {
 
 /// What the file says now; None without a file, or if it cannot be read.
 fn contents(source: &Source) -> Option<Vec<u8>> {
-    std::fs::read(source.file.as_deref()?).ok()
+    config::read(source.file.as_deref()?).ok()
 }
 
 fn reload(shared: &Shared, source: &Source) -> ReloadOutcome {
