@@ -1,6 +1,7 @@
 //! packgate: the binary's parts.
 pub mod admin;
 pub mod app;
+pub mod bounded;
 pub mod cli;
 pub mod config;
 pub mod lifecycle;

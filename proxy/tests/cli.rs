@@ -366,11 +366,14 @@ fn classify_streams_a_body_of_any_length() {
 
 #[test]
 fn a_file_that_does_not_end_is_no_configuration() {
-    let output = packgate(&["check", "/dev/zero"]);
-    assert_eq!(output.status.code(), Some(66));
-    let error = stderr(&output);
-    assert!(
-        error.contains("/dev/zero") && error.contains("larger than 4MiB"),
-        "{error}"
-    );
+    let endless = packgate(&["check", "/dev/zero"]);
+    let piped = packgate_reading(&["check", "-"], &[b'#'; (4 << 20) + 1]);
+    for (output, name) in [(endless, "/dev/zero"), (piped, "standard input")] {
+        assert_eq!(output.status.code(), Some(66), "{name}");
+        let error = stderr(&output);
+        assert!(
+            error.contains(name) && error.contains("larger than 4MiB"),
+            "{error}"
+        );
+    }
 }

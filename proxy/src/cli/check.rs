@@ -4,7 +4,6 @@
 //! understood, defaults included.
 
 use std::{
-    io::Read,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -61,11 +60,8 @@ fn load(file: &Path, flags: &ConfigFlags) -> Result<Config, LoadError> {
         return Config::load(Some(file), &overrides);
     }
     let name = || PathBuf::from("standard input");
-    let mut document = Vec::new();
-    std::io::stdin()
-        .lock()
-        .read_to_end(&mut document)
-        .map_err(|error| LoadError::Unreadable {
+    let document =
+        config::read(std::io::stdin().lock()).map_err(|error| LoadError::Unreadable {
             file: name(),
             error,
         })?;

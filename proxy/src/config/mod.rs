@@ -34,7 +34,10 @@ use std::{
 use ipnet::IpNet;
 use packgate_policy::Settings;
 
-use crate::tls::{Certificate, Seen, Trust};
+use crate::{
+    bounded,
+    tls::{Certificate, Seen, Trust},
+};
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
 pub(crate) use scalars::show_size;
@@ -382,21 +385,16 @@ impl Source {
 /// The largest configuration there is any use for: what is larger is another file, named by mistake.
 const LARGEST: u64 = 4 << 20;
 
-/// What a configuration file says.
+/// What a configuration document says.
 ///
 /// # Errors
 /// What the system says, or that it is too large.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(LARGEST + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
+pub(crate) fn read(from: impl Read) -> io::Result<Vec<u8>> {
+    bounded::read(from, LARGEST)?.ok_or_else(|| {
         let size = show_size(LARGEST);
         let error = format!("it is larger than {size}, which no configuration is");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
-    }
-    Ok(bytes)
+        io::Error::new(io::ErrorKind::FileTooLarge, error)
+    })
 }
 
 impl Config {
@@ -407,10 +405,14 @@ impl Config {
     pub fn load(file: Option<&Path>, overrides: &Overrides) -> Result<Config, LoadError> {
         let bytes = match file {
             None => Vec::new(),
-            Some(path) => read(path).map_err(|error| LoadError::Unreadable {
-                file: path.to_owned(),
-                error,
-            })?,
+            Some(path) => {
+                File::open(path)
+                    .and_then(read)
+                    .map_err(|error| LoadError::Unreadable {
+                        file: path.to_owned(),
+                        error,
+                    })?
+            }
         };
         Config::from_yaml(&bytes, overrides).map_err(|errors| LoadError::Invalid {
             file: file.map(Path::to_owned),

@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashSet,
+    fs::File,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -153,7 +154,9 @@ fn unwatched(error: &notify::Error) {
 
 /// What the file says now; None without a file, or if it cannot be read.
 fn contents(source: &Source) -> Option<Vec<u8>> {
-    config::read(source.file.as_deref()?).ok()
+    File::open(source.file.as_deref()?)
+        .and_then(config::read)
+        .ok()
 }
 
 fn reload(shared: &Shared, source: &Source) -> ReloadOutcome {

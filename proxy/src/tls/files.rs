@@ -2,7 +2,6 @@
 
 use std::{
     fs::File,
-    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -10,6 +9,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use sha2::{Digest as _, Sha256};
 
 use super::{readable, shown};
+use crate::bounded;
 
 /// The largest file that is read: all roots of a system together have a quarter of this.
 const LARGEST: u64 = 1 << 20;
@@ -51,14 +51,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
     if !regular {
         return Err(format!("{} is not a file", shown(path)));
     }
-    let mut bytes = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
-        .map_err(failed)?;
-    match bytes.len() as u64 > LARGEST {
-        true => Err(format!("{} is larger than 1MiB", shown(path))),
-        false => Ok(bytes),
-    }
+        .and_then(|file| bounded::read(file, LARGEST))
+        .map_err(failed)?
+        .ok_or_else(|| format!("{} is larger than 1MiB", shown(path)))
 }
 
 /// What was read from `path`, to be recognised later.
