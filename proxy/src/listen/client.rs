@@ -278,13 +278,11 @@ impl Client {
     /// Behind the end of a message: reads ahead until the client is gone, which is all that can be of interest here.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            if self.ahead_mut().ended {
-                return Poll::Ready(Ok(()));
+            match self.ahead() {
+                Read::Ended | Read::Failed => return Poll::Ready(Ok(())),
+                Read::Full => return Poll::Pending,
+                Read::More => ready!(self.poll_ahead(cx))?,
             }
-            if self.lock().bytes.len() >= AHEAD_LIMIT {
-                return Poll::Pending;
-            }
-            ready!(self.poll_ahead(cx))?;
         }
     }
 

@@ -43,11 +43,8 @@ pub struct Window {
 impl Window {
     fn new(share: Share) -> Window {
         Window {
-            pieces: Vec::new(),
-            tail: BytesMut::new(),
-            len: 0,
-            replayed_from: None,
             share,
+            ..Window::default()
         }
     }
 

@@ -40,6 +40,16 @@ pub async fn refuse(session: &mut ServerSession, refusal: &Refusal, status: u16)
     if uploading {
         session.set_keepalive(None);
     }
+    write(session, header, text, uploading).await
+}
+
+/// Writes a whole response, and reads on behind it if the client is still `uploading`.
+async fn write(
+    session: &mut ServerSession,
+    header: ResponseHeader,
+    text: Bytes,
+    uploading: bool,
+) -> Result<()> {
     session.write_response_header(Box::new(header)).await?;
     session.write_response_body(text, true).await?;
     if uploading {
@@ -155,12 +165,7 @@ pub async fn fail(session: &mut ServerSession, status: u16, fault: Option<Fault>
     let header = plain_text(status, text.len())?;
     session.set_keepalive(None);
     let uploading = !session.is_body_done();
-    session.write_response_header(Box::new(header)).await?;
-    session.write_response_body(text, true).await?;
-    if uploading {
-        linger(session).await;
-    }
-    Ok(())
+    write(session, header, text, uploading).await
 }
 
 /// Header names given as text keep their case on HTTP/1, where people expect to read them like this.
