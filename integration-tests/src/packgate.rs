@@ -13,10 +13,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
+    git::Running,
     http::{Connection, Endpoint, Request, Response},
     metrics::Metrics,
+    pkt,
     process::{Lines, resident_bytes, signal, wait_exit},
-    wait::until,
+    relay::Relay,
+    wait::{until, within},
 };
 
 /// A running packgate. Dropped, it is killed; if the test is failing, its log is shown.
@@ -219,6 +222,26 @@ impl Packgate {
             let status = self.status();
             let count = |list: &str| status[list].as_array().map_or(0, Vec::len);
             ((count("running"), count("waiting")) == (running, waiting)).then_some(())
+        });
+    }
+
+    /// A clone of `repo` that takes the only seat there is, for as long as its server holds what has `X-Hold`.
+    pub fn hold_seat(&self, repo: &str) -> Connection {
+        let mut running = self.connect();
+        running.send(&Request::upload_pack(repo, pkt::clone_v2()).header("X-Hold", "1"));
+        self.until_counts(1, 0);
+        running
+    }
+
+    /// Kills a clone, the only one, when 1 MiB of it has gone through `relay`: its seat must be free within a second.
+    pub fn kill_in_mid_stream(&self, clone: Running, relay: &Relay) {
+        until("the clone to be in mid-stream", || {
+            (relay.passed() >= 1 << 20).then_some(())
+        });
+        self.until_counts(1, 0);
+        clone.kill();
+        within(Duration::from_secs(1), "the seat to be free", || {
+            (self.running() == 0).then_some(())
         });
     }
 

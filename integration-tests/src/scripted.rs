@@ -12,6 +12,7 @@ use std::{
 };
 
 use crate::{
+    Packgate,
     http::{Connection, Stream, parse_head, values},
     wait::until,
 };
@@ -54,6 +55,21 @@ impl Scripted {
             connection.read_body(&head.headers, false)?;
             connection.write(&answer)
         })
+    }
+
+    /// The same, and a packgate in front of it that gates, with more seats than anybody needs.
+    pub fn gated(answer: impl Into<Vec<u8>>) -> (Scripted, Packgate) {
+        let server = Scripted::answering(answer);
+        let packgate = Packgate::start(&format!(
+            "upstream: {}\nlimits: [{{name: all, per: global, seats: 9}}]\n",
+            server.upstream()
+        ));
+        (server, packgate)
+    }
+
+    /// The same; the answer is 200 and `ok`.
+    pub fn gated_ok() -> (Scripted, Packgate) {
+        Scripted::gated("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
     }
 
     /// As [`Scripted::start`], on another address.

@@ -4,22 +4,9 @@ use std::net::TcpListener;
 
 use packgate_integration_tests::{Connection, Packgate, Request, Scripted, http::Framing, pkt};
 
-const GATED: &str = "limits: [{name: all, per: global, seats: 9}]\n";
-
-/// A server that answers every request with these bytes, and goes on.
-fn answering(answer: impl Into<Vec<u8>>) -> (Scripted, Packgate) {
-    let server = Scripted::answering(answer);
-    let packgate = Packgate::start(&format!("upstream: {}\n{GATED}", server.upstream()));
-    (server, packgate)
-}
-
-fn ok() -> (Scripted, Packgate) {
-    answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-}
-
 #[test]
 fn header_values_pass_byte_for_byte_whatever_they_hold() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     let mut value: Vec<u8> = (0x80..=0xff).collect();
     value.extend(b"a\tb, \"q\\\"\" ;=~");
     let line = [b"x-BYTES: ", &*value, b"\r\n"].concat();
@@ -44,7 +31,7 @@ fn header_values_pass_byte_for_byte_whatever_they_hold() {
         b"\r\n",
     ]
     .concat();
-    let (_server, packgate) = answering(answer);
+    let (_server, packgate) = Scripted::gated(answer);
     let mut connection = packgate.connect();
     connection.send(&Request::get("/"));
     let head = connection.read_head().unwrap();
@@ -59,14 +46,14 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 
 #[test]
 fn white_space_around_a_value_is_not_kept() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     packgate.head_of_answer(b"GET / HTTP/1.1\r\nHost:a.test\r\nX-Wide: \t wide \t\r\n\r\n");
     assert_eq!(server.last_lines(), ["Host: a.test", "X-Wide: wide"]);
 }
 
 #[test]
 fn repeated_headers_stay_repeated_and_in_order_but_move_together() {
-    let (server, packgate) = answering(
+    let (server, packgate) = Scripted::gated(
         "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A: 1\r\nB: 2\r\nx-a: 3\r\nX-A: 1\r\n\r\n",
     );
     let request = b"GET / HTTP/1.1\r\nHost: a.test\r\nX-A: 1\r\nB: 2\r\nx-a: 3\r\nX-A: 1\r\n\r\n";
@@ -81,14 +68,14 @@ fn heads_of_250_lines_pass_and_of_300_do_not() {
     let lines =
         |count: usize| -> String { (0..count).map(|n| format!("X-{n}: {n}\r\n")).collect() };
     for (count, passes) in [(250, true), (300, false)] {
-        let (server, packgate) = ok();
+        let (server, packgate) = Scripted::gated_ok();
         let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\n{}\r\n", lines(count));
         let answer = packgate.head_of_answer(request.as_bytes());
         assert_eq!(answer.starts_with("HTTP/1.1 200 "), passes, "{answer}");
         assert_eq!(answer.starts_with("HTTP/1.1 4"), !passes, "{answer}");
         assert_eq!(server.heads().len(), usize::from(passes));
 
-        let (_server, packgate) = answering(format!(
+        let (_server, packgate) = Scripted::gated(format!(
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{}\r\nok",
             lines(count)
         ));
@@ -103,7 +90,7 @@ fn heads_of_250_lines_pass_and_of_300_do_not() {
 
 #[test]
 fn a_head_of_more_than_a_megabyte_is_refused() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     let long = "x".repeat(1_200_000);
     let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\nX: {long}\r\n\r\n");
     let mut connection = packgate.connect();
@@ -119,7 +106,7 @@ fn a_head_of_more_than_a_megabyte_is_refused() {
 /// Which is why a server that authenticates connections and not requests cannot stand behind any pooling proxy.
 #[test]
 fn clients_share_connections_to_the_server() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     for _ in 0..5 {
         assert_eq!(packgate.ask(&Request::get("/")).status, 200);
         let clone = Request::upload_pack("r", pkt::clone_v2());
@@ -134,7 +121,7 @@ fn clients_share_connections_to_the_server() {
 
 #[test]
 fn no_header_is_added_that_names_the_gate() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     for request in [
         Request::get("/"),
         Request::upload_pack("r", pkt::clone_v2()),
@@ -166,7 +153,7 @@ fn no_header_is_added_that_names_the_gate() {
 
 #[test]
 fn the_date_is_the_gates_own() {
-    let (_server, packgate) = answering(
+    let (_server, packgate) = Scripted::gated(
         "HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 2015 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n",
     );
     let date = packgate
@@ -179,7 +166,7 @@ fn the_date_is_the_gates_own() {
 
 #[test]
 fn pages_of_the_gate_name_no_other_server_and_say_what_is_wrong() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     let nobody = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -248,7 +235,7 @@ fn pages_of_the_gate_name_no_other_server_and_say_what_is_wrong() {
 #[test]
 fn a_server_that_says_the_same_as_pingora_is_passed_on() {
     let page = "HTTP/1.1 400 Bad Request\r\nServer: Pingora\r\nContent-Length: 4\r\n\r\nmine";
-    let (_server, packgate) = answering(page);
+    let (_server, packgate) = Scripted::gated(page);
     let mut connection = packgate.connect();
     for _ in 0..2 {
         let response = connection.exchange(&Request::get("/")).unwrap();
@@ -259,7 +246,7 @@ fn a_server_that_says_the_same_as_pingora_is_passed_on() {
 
 #[test]
 fn targets_pass_as_they_are() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     for target in [
         "/a/../b//c/./%2e%2E/%2f?x=%20&y=a+b&&z",
         "/\u{e9}/\u{4e2d}",
@@ -283,7 +270,7 @@ fn targets_pass_as_they_are() {
 
 #[test]
 fn a_target_with_angle_brackets_backquotes_or_bytes_that_are_no_text_is_refused() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     for odd in [b'<', b'>', b'`', 0x80, 0xe9, 0xff] {
         let request = [b"GET /a", &[odd][..], b"b HTTP/1.1\r\nHost: a.test\r\n\r\n"].concat();
         let answer = packgate.head_of_answer(&request);
@@ -297,7 +284,7 @@ fn a_target_with_angle_brackets_backquotes_or_bytes_that_are_no_text_is_refused(
 
 #[test]
 fn what_belongs_to_the_connection_ends_at_the_gate() {
-    let (server, packgate) = answering(
+    let (server, packgate) = Scripted::gated(
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: X-Hop, Upgrade\r\n\
          Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: TLS/1.0\r\nX-Hop: 1\r\nX-End: 1\r\n\r\nok",
     );
@@ -323,7 +310,7 @@ fn what_belongs_to_the_connection_ends_at_the_gate() {
 
 #[test]
 fn a_response_that_asks_for_an_upgrade_says_to_what() {
-    let (_server, packgate) = answering(
+    let (_server, packgate) = Scripted::gated(
         "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n",
     );
     let response = packgate.ask(&Request::get("/"));
@@ -335,7 +322,7 @@ fn a_response_that_asks_for_an_upgrade_says_to_what() {
 
 #[test]
 fn credentials_for_a_proxy_pass_as_no_proxy_has_asked_for_them() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     packgate.ask(&Request::get("/").header("proxy-authorization", "Basic eA=="));
     assert_eq!(
         server.heads()[0].values("Proxy-Authorization"),
@@ -345,7 +332,7 @@ fn credentials_for_a_proxy_pass_as_no_proxy_has_asked_for_them() {
 
 #[test]
 fn a_connection_is_closed_for_a_client_that_asks_for_it() {
-    let (_server, packgate) = ok();
+    let (_server, packgate) = Scripted::gated_ok();
     for request in [
         Request::get("/"),
         Request::upload_pack("r", pkt::clone_v2()),
@@ -364,7 +351,7 @@ fn a_connection_is_closed_for_a_client_that_asks_for_it() {
 
 #[test]
 fn a_thousand_requests_over_one_connection_all_find_their_answer() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     let mut connection: Connection = packgate.connect();
     for n in 0..1000 {
         let request = Request::new("POST", &format!("/{n}")).body(Framing::Length, "x");

@@ -33,9 +33,7 @@ fn full(more: &str) -> Full {
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n{more}",
         origin.upstream()
     ));
-    let mut running = packgate.connect();
-    running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
-    packgate.until_counts(1, 0);
+    let running = packgate.hold_seat("r");
     origin.wait_for(1);
     Full {
         origin,

@@ -105,13 +105,7 @@ fn the_connection_to_an_upstream_is_closed_and_the_seat_freed() {
             "x",
         ],
     );
-    until("the clone to be in mid-stream", || {
-        (relay.passed() >= 1 << 20).then_some(())
-    });
-    clone.kill();
-    within(FREED_WITHIN, "the seat to be free", || {
-        (packgate.running() == 0).then_some(())
-    });
+    packgate.kill_in_mid_stream(clone, &relay);
     let root = server.root();
     until("the server to notice", || {
         naming(root.to_str().unwrap())

@@ -34,9 +34,7 @@ impl Full {
             "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\n{more}",
             wire.url()
         ));
-        let mut running = packgate.connect();
-        running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
-        packgate.until_counts(1, 0);
+        let running = packgate.hold_seat("r");
         origin.wait_for(1);
         Full {
             origin,

@@ -66,9 +66,7 @@ fn what_the_server_answers_before_the_end_is_the_answer_and_never_becomes_two() 
         let packgate = Packgate::start(&format!(
             "upstream: http://{addr}\nlimits: [{{name: all, per: global, seats: 1}}]\n"
         ));
-        let mut running = packgate.connect();
-        running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
-        packgate.until_counts(1, 0);
+        let running = packgate.hold_seat("r");
         (packgate, running)
     };
 

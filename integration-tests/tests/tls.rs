@@ -424,14 +424,7 @@ fn a_killed_clone_frees_its_seat() {
     let url = format!("https://{}/heavy.git", relay.addr());
     let ca = format!("http.sslCAInfo={}", authority.file().display());
     let clone = Git::newest().spawn(dir.path(), ["-c", &ca, "clone", "--quiet", &url, "killed"]);
-    until("the clone to be in mid-stream", || {
-        (relay.passed() >= 1 << 20).then_some(())
-    });
-    packgate.until_counts(1, 0);
-    clone.kill();
-    within(Duration::from_secs(1), "the seat to be free", || {
-        (packgate.running() == 0).then_some(())
-    });
+    packgate.kill_in_mid_stream(clone, &relay);
     until("the access log to say so", || {
         let log = packgate.access_log();
         log.iter()

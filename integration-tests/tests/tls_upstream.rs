@@ -1,12 +1,12 @@
 //! TLS towards the server: it is the one that was meant, or no request reaches it.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use packgate_integration_tests::{
     Git, NginxGit, Packgate, Relay, Request, pkt,
     repos::Sample,
     tls::{Authority, replace},
-    until, within,
+    until,
 };
 
 fn upstream(server: &NginxGit, authority: &Authority, more: &str) -> String {
@@ -172,14 +172,7 @@ fn a_killed_clone_ends_its_work_on_the_server() {
     let relay = Relay::shut_after(packgate.addr(), 1 << 20);
     let url = format!("{}/heavy.git", relay.url());
     let clone = Git::newest().spawn(dir.path(), ["clone", "--quiet", &url, "killed"]);
-    until("the clone to be in mid-stream", || {
-        (relay.passed() >= 1 << 20).then_some(())
-    });
-    packgate.until_counts(1, 0);
-    clone.kill();
-    within(Duration::from_secs(1), "the seat to be free", || {
-        (packgate.running() == 0).then_some(())
-    });
+    packgate.kill_in_mid_stream(clone, &relay);
     let root = server.root().display().to_string();
     until("git to have ended behind nginx", || {
         let left = packgate_integration_tests::process::naming(&format!("GIT_PROJECT_ROOT={root}"));

@@ -5,19 +5,6 @@ use std::{net::TcpListener, process::Command};
 
 use packgate_integration_tests::{Packgate, Request, Scripted, pkt, process::find_command};
 
-const GATED: &str = "limits: [{name: all, per: global, seats: 9}]\n";
-
-/// A server that answers every request with these bytes, and goes on.
-fn answering(answer: impl Into<Vec<u8>>) -> (Scripted, Packgate) {
-    let server = Scripted::answering(answer);
-    let packgate = Packgate::start(&format!("upstream: {}\n{GATED}", server.upstream()));
-    (server, packgate)
-}
-
-fn ok() -> (Scripted, Packgate) {
-    answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-}
-
 /// What curl prints: the heads it got and the body.
 fn by_http_2(packgate: &Packgate, target: &str, arguments: &[&str]) -> String {
     let output = Command::new(find_command("curl"))
@@ -34,7 +21,7 @@ fn by_http_2(packgate: &Packgate, target: &str, arguments: &[&str]) -> String {
 /// RFC 9112, section 2.3: an intermediary sends its own version.
 #[test]
 fn the_server_is_asked_by_http_1_1_and_always_with_a_host() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     assert!(
         packgate
             .head_of_answer(b"GET /a HTTP/1.0\r\n\r\n")
@@ -50,7 +37,7 @@ fn the_server_is_asked_by_http_1_1_and_always_with_a_host() {
 /// RFC 9112, section 2.3, in the other direction.
 #[test]
 fn a_response_by_http_1_0_becomes_one_by_http_1_1() {
-    let (_server, packgate) = answering("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (_server, packgate) = Scripted::gated("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let mut connection = packgate.connect();
     for _ in 0..2 {
         connection.send(&Request::get("/"));
@@ -63,7 +50,7 @@ fn a_response_by_http_1_0_becomes_one_by_http_1_1() {
 #[test]
 fn header_names_are_spelled_as_sent_except_by_http_2() {
     let (server, packgate) =
-        answering("HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\nx-ODD: 1\r\n\r\nok");
+        Scripted::gated("HTTP/1.1 200 OK\r\ncontent-LENGTH: 2\r\nx-ODD: 1\r\n\r\nok");
     let mut connection = packgate.connect();
     connection.send(&Request::get("/").header("x-ODD", "1"));
     assert!(
@@ -84,7 +71,7 @@ fn header_names_are_spelled_as_sent_except_by_http_2() {
 /// RFC 9113, sections 8.2.3 and 8.3.1.
 #[test]
 fn by_http_2_cookies_are_joined_and_the_authority_becomes_the_host() {
-    let (server, packgate) = ok();
+    let (server, packgate) = Scripted::gated_ok();
     let answer = by_http_2(
         &packgate,
         "/r.git/../x//y?z=%2f",
@@ -127,7 +114,7 @@ fn an_error_page_by_http_2_names_no_other_server() {
 #[test]
 fn a_head_of_100_kb_passes_both_ways_and_by_http_2() {
     let cookie = "c=".to_owned() + &"x".repeat(100_000);
-    let (server, packgate) = answering(format!(
+    let (server, packgate) = Scripted::gated(format!(
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nSet-Cookie: {cookie}\r\n\r\nok"
     ));
     let post = Request::upload_pack("r", pkt::clone_v2()).header("Cookie", &cookie);
@@ -214,7 +201,8 @@ fn status_by_http_2(packgate: &Packgate, fields: &[(&str, &str)]) -> u16 {
 
 #[test]
 fn a_reason_phrase_passes_by_http_1() {
-    let (_server, packgate) = answering("HTTP/1.1 207 Odd Reason!\r\nContent-Length: 0\r\n\r\n");
+    let (_server, packgate) =
+        Scripted::gated("HTTP/1.1 207 Odd Reason!\r\nContent-Length: 0\r\n\r\n");
     let answer = packgate.head_of_answer(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(
         answer.starts_with("HTTP/1.1 207 Odd Reason!\r\n"),

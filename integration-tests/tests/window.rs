@@ -39,9 +39,7 @@ fn what_is_decided_within_the_window_is_gated_and_the_rest_too_or_passes_and_is_
             "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\nclassifier: {{beyond_window: {beyond}}}\n",
             origin.upstream()
         ));
-        let mut running = packgate.connect();
-        running.send(&Request::upload_pack("r", pkt::clone_v2()).header("X-Hold", "1"));
-        packgate.until_counts(1, 0);
+        let _running = packgate.hold_seat("r");
 
         let mut passed = 0.0;
         for (size, framing, within) in AROUND {
