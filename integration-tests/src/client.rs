@@ -210,7 +210,7 @@ fn python(script: &Path) -> Vec<OsString> {
 }
 
 /// Something that `tools/install` has put into `.tools`.
-fn installed(path: &str) -> PathBuf {
+pub(crate) fn installed(path: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let path = root.expect("the workspace").join(".tools").join(path);
     let remedy = "run `tools/install test` (`make test` does)";

@@ -16,6 +16,7 @@ pub mod client;
 pub mod dice;
 pub mod git;
 pub mod h2;
+pub mod helm;
 pub mod http;
 pub mod metrics;
 pub mod origin;

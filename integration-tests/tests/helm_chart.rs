@@ -1,0 +1,630 @@
+//! The chart `helm/packgate`, by real Helm: what it makes of its values, and what it refuses.
+
+use std::{env, fs, path::PathBuf};
+
+use packgate_integration_tests::helm::{
+    Manifests, OwnDeployment, attempt, chart, helm, render, values, yaml,
+};
+use serde_json::{Value, json};
+
+/// Set, it writes golden files instead of comparing them.
+const UPDATE: &str = "PACKGATE_UPDATE_GOLDEN";
+
+fn golden(name: &str) -> PathBuf {
+    chart().join(format!("ci/golden/{name}.yaml"))
+}
+
+/// What is rendered for these two ways of use and for somebody's own Deployment, to the byte. A change of it is seen in review.
+#[test]
+fn each_way_of_use_renders_as_in_its_golden_file_and_is_valid() {
+    let renderings = [
+        ("embedded", render("embedded", &[])),
+        ("sidecar", render("sidecar", &[])),
+        ("own-deployment", OwnDeployment::build().render()),
+    ];
+    for (name, manifests) in renderings {
+        manifests.validate();
+        if env::var_os(UPDATE).is_some() {
+            fs::write(golden(name), manifests.text()).unwrap();
+        }
+        let expected = fs::read_to_string(golden(name)).unwrap_or_default();
+        assert!(
+            manifests.text() == expected,
+            "{name} is not what {} has: look at `git diff` after {UPDATE}=1 cargo test --test helm_chart",
+            golden(name).display()
+        );
+    }
+}
+
+#[test]
+fn helm_lints_and_packages_the_chart() {
+    let path = chart().display().to_string();
+    for name in ["embedded", "sidecar"] {
+        let values = values(name).display().to_string();
+        let done = helm(["lint", "--strict", "--values", &values, &path]);
+        assert_eq!(done.code, Some(0), "{}", done.stdout + &done.stderr);
+    }
+    let own = OwnDeployment::build();
+    let done = helm(["lint", "--strict", &own.path().display().to_string()]);
+    assert_eq!(done.code, Some(0), "{}", done.stdout + &done.stderr);
+
+    let dir = tempfile::tempdir().unwrap();
+    let into = dir.path().display().to_string();
+    let done = helm(["package", &path, "--destination", &into]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    // What was packaged is what is rendered, and without the files of these tests.
+    let package = dir.path().join("packgate-0.1.0.tgz").display().to_string();
+    let values = values("sidecar").display().to_string();
+    let done = helm([
+        "template",
+        "git",
+        &package,
+        "--namespace",
+        "git",
+        "--values",
+        &values,
+    ]);
+    assert_eq!(
+        done.stdout,
+        render("sidecar", &[]).text(),
+        "{}",
+        done.stderr
+    );
+    let size = fs::metadata(&package).unwrap().len();
+    assert!(size < 32 << 10, "{size} bytes: are golden files in it?");
+}
+
+#[test]
+fn the_defaults_are_enough_for_the_embedded_server() {
+    let done = helm(["template", "git", &chart().display().to_string()]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let manifests = Manifests::parse(&done.stdout);
+    manifests.validate();
+    assert_eq!(
+        manifests.container("packgate")["image"],
+        "packgate:0.1.0-full"
+    );
+}
+
+/// Every value that is wrong is refused by its name; what a schema cannot say, with a remedy.
+#[test]
+fn wrong_values_are_refused_with_their_place() {
+    let cases = [
+        // By the schema.
+        ("replica=3", "additional properties 'replica' not allowed"),
+        (
+            "replicas=\"three\"",
+            "at '/replicas': got string, want integer",
+        ),
+        ("replicas=-1", "at '/replicas': minimum"),
+        ("mode=\"ambient\"", "at '/mode': value must be one of"),
+        (
+            "image.sha=\"x\"",
+            "at '/image': additional properties 'sha'",
+        ),
+        ("image.digest=\"latest\"", "at '/image/digest'"),
+        (
+            "server.lifecycle={}",
+            "at '/server': additional properties 'lifecycle'",
+        ),
+        ("server.port=0", "at '/server/port': minimum"),
+        ("ports.gate=70000", "at '/ports/gate': maximum"),
+        (
+            "persistence.accessModes=[\"RWX\"]",
+            "at '/persistence/accessModes/0'",
+        ),
+        (
+            "persistence.mountPath=\"srv\"",
+            "at '/persistence/mountPath'",
+        ),
+        (
+            "podDisruptionBudget.maxUnavailable=\"half\"",
+            "at '/podDisruptionBudget/maxUnavailable'",
+        ),
+        ("podMonitor.interval=\"often\"", "at '/podMonitor/interval'"),
+        (
+            "podLabels.a=1",
+            "at '/podLabels/a': got number, want string",
+        ),
+        (
+            "config.limits=[{\"name\":\"a\",\"per\":\"global\"}]",
+            "at '/config/limits/0': missing property 'seats'",
+        ),
+        (
+            "config.limits=[{\"name\":\"a\",\"per\":\"global\",\"seats\":0}]",
+            "at '/config/limits/0/seats': minimum",
+        ),
+        ("service.type=\"ExternalName\"", "at '/service/type'"),
+        ("tls.secretName=\"Not A Name\"", "at '/tls/secretName'"),
+        // By the templates.
+        (
+            "config.listen=\"0.0.0.0:1\"",
+            "config.listen: is set by the chart: use `bind`, `ports.gate` and `tls.secretName`",
+        ),
+        (
+            "config.upstream=\"http://a\"",
+            "config.upstream: is set by the chart: use `server.port`",
+        ),
+        (
+            "config.admin=\"0.0.0.0:1\"",
+            "config.admin: is set by the chart: use `ports.admin`",
+        ),
+        (
+            "config.health=null",
+            "config.health: is set by the chart: use `bind` and `ports.health`",
+        ),
+        (
+            "config.control=\"unix:/x\"",
+            "config.control: is set by the chart",
+        ),
+        (
+            "config.identity={\"hash_key_file\":\"/x\"}",
+            "config.identity.hash_key_file: is set by the chart: use `hashKey.secretName`",
+        ),
+        (
+            "config.drain.timeout=15",
+            "config.drain.timeout: must be a duration such as `30s`, `15m` or `1h 30m`, not `15`",
+        ),
+        (
+            "config.drain.timeout=\"soon\"",
+            "config.drain.timeout: must be a duration",
+        ),
+        (
+            "config.drain.delay=\"5 parsecs\"",
+            "config.drain.delay: must be a duration",
+        ),
+        (
+            "config.drain.delay=\"-5s\"",
+            "config.drain.delay: must be a duration",
+        ),
+        (
+            "config.drain.timeout=\"8d\"",
+            "config.drain.timeout: must be at most 7 days, not `8d`",
+        ),
+        (
+            "terminationMargin=\"\"",
+            "terminationMargin: must be a duration",
+        ),
+        (
+            "config.classifier={\"memory\":\"64M\"}",
+            "config.classifier.memory: must be a size such as `64MiB`",
+        ),
+        (
+            "ports.gate=8081",
+            "ports: gate, health, admin and server.port share the pod's address and must differ",
+        ),
+        ("server.image=\"\"", "server.image: is missing"),
+        (
+            "mode=\"embedded\"",
+            "persistence.enabled: mode embedded serves the repositories of a volume",
+        ),
+        (
+            "persistence.enabled=true",
+            "replicas: 7 pods cannot share a volume of access mode ReadWriteOnce",
+        ),
+        (
+            "networkPolicy.metricsFrom=[]",
+            "networkPolicy.metricsFrom: is empty, so that Prometheus cannot read",
+        ),
+    ];
+    for (setting, expected) in cases {
+        let done = attempt("sidecar", &[setting]);
+        assert_ne!(done.code, Some(0), "{setting} is accepted");
+        assert!(done.stderr.contains(expected), "{setting}: {}", done.stderr);
+    }
+    let path = chart().display().to_string();
+    let done = helm(["template", "git", &path, "--kube-version", "1.28.9"]);
+    assert!(
+        done.stderr.contains("requires kubeVersion: >=1.29"),
+        "{}",
+        done.stderr
+    );
+    let done = helm(["template", "git", &path, "--kube-version", "1.29.0"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+}
+
+/// `additionalProperties: false` and a default for everything: schema and values.yaml know the same names.
+#[test]
+fn schema_and_defaults_have_the_same_names() {
+    let schema = fs::read_to_string(chart().join("values.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let defaults = yaml(&fs::read_to_string(chart().join("values.yaml")).unwrap());
+    let names = |object: &Value| -> Vec<String> {
+        let names = object.as_object().expect("an object").keys();
+        names.filter(|name| *name != "global").cloned().collect()
+    };
+    assert_eq!(names(&schema["properties"]), names(&defaults));
+    for (name, section) in schema["properties"].as_object().unwrap() {
+        if section["additionalProperties"] == json!(false) {
+            assert_eq!(
+                names(&section["properties"]),
+                names(&defaults[name]),
+                "{name}"
+            );
+        }
+    }
+}
+
+/// The table in the chart's README is values.yaml: every value, with its default.
+#[test]
+fn the_readme_lists_every_value_with_its_default() {
+    let readme = fs::read_to_string(chart().join("README.md")).unwrap();
+    let (_, table) = readme.split_once("## Values").expect("a section");
+    let mut listed = Vec::new();
+    for line in table.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let columns: Vec<&str> = line.split(" | ").collect();
+        let [name, default, meaning] = columns[..] else {
+            panic!("three columns: {line}");
+        };
+        assert!(meaning.len() > 4, "{name} is not explained");
+        listed.push(format!(
+            "{}: {}",
+            name.trim_matches('`'),
+            default.trim_matches('`')
+        ));
+    }
+    let mut expected = Vec::new();
+    let defaults = fs::read_to_string(chart().join("values.yaml")).unwrap();
+    leaves(&yaml(&defaults), "", &mut expected);
+    listed.sort();
+    expected.sort();
+    assert_eq!(listed, expected);
+}
+
+fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value.as_object() {
+        Some(keys) if !keys.is_empty() => {
+            for (key, value) in keys {
+                let below = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                leaves(value, &below, found);
+            }
+        }
+        _ => found.push(format!("{path}: {value}")),
+    }
+}
+
+/// Without a volume a Deployment, with one a StatefulSet, and one claim for all its pods.
+#[test]
+fn a_volume_makes_the_pods_a_stateful_set() {
+    let deployment = render("sidecar", &[]);
+    assert_eq!(deployment.workload()["kind"], "Deployment");
+    assert_eq!(
+        deployment.workload()["spec"]["strategy"]["rollingUpdate"],
+        json!({"maxSurge": 1, "maxUnavailable": 0})
+    );
+    assert_eq!(deployment.of_kind("PersistentVolumeClaim").len(), 0);
+
+    let shared = "persistence={\"enabled\":true,\"accessModes\":[\"ReadWriteMany\"]}";
+    for (name, settings) in [("embedded", vec![]), ("sidecar", vec![shared])] {
+        let manifests = render(name, &settings);
+        let workload = manifests.workload();
+        assert_eq!(workload["kind"], "StatefulSet");
+        assert!(workload["spec"]["volumeClaimTemplates"].is_null());
+        assert_eq!(workload["spec"]["podManagementPolicy"], "Parallel");
+        assert_eq!(
+            workload["spec"]["serviceName"],
+            manifests.one("Service")["metadata"]["name"]
+        );
+        let claim = &manifests.one("PersistentVolumeClaim")["metadata"];
+        assert_eq!(claim["annotations"]["helm.sh/resource-policy"], "keep");
+        assert_eq!(
+            volume(&manifests, "repositories")["persistentVolumeClaim"]["claimName"],
+            claim["name"]
+        );
+        let container = if name == "embedded" {
+            "packgate"
+        } else {
+            "server"
+        };
+        assert_eq!(
+            mount(&manifests, container, "repositories")["mountPath"],
+            "/srv/git"
+        );
+        manifests.validate();
+    }
+
+    let existing = render(
+        "embedded",
+        &[
+            "persistence.existingClaim=\"mine\"",
+            "persistence.readOnly=true",
+        ],
+    );
+    assert_eq!(existing.of_kind("PersistentVolumeClaim").len(), 0);
+    assert_eq!(
+        volume(&existing, "repositories")["persistentVolumeClaim"]["claimName"],
+        "mine"
+    );
+    assert_eq!(
+        mount(&existing, "packgate", "repositories")["readOnly"],
+        true
+    );
+    let class = render("embedded", &["persistence.storageClassName=\"fast\""]);
+    assert_eq!(
+        class.one("PersistentVolumeClaim")["spec"]["storageClassName"],
+        "fast"
+    );
+}
+
+fn volume<'m>(manifests: &'m Manifests, name: &str) -> &'m Value {
+    let volumes = manifests.pod()["spec"]["volumes"].as_array().unwrap();
+    let found = volumes.iter().find(|volume| volume["name"] == name);
+    found.unwrap_or_else(|| panic!("no volume {name}"))
+}
+
+fn mount<'m>(manifests: &'m Manifests, container: &str, name: &str) -> &'m Value {
+    let mounts = manifests.container(container)["volumeMounts"].as_array();
+    let found = mounts.unwrap().iter().find(|mount| mount["name"] == name);
+    found.unwrap_or_else(|| panic!("{container} does not mount {name}"))
+}
+
+/// What can be turned off or on leaves or brings exactly its own manifest.
+#[test]
+fn parts_can_be_left_out_and_added() {
+    let all = render("sidecar", &[]);
+    let kinds = [
+        "ConfigMap",
+        "Deployment",
+        "NetworkPolicy",
+        "Pod",
+        "PodDisruptionBudget",
+        "PodMonitor",
+        "Service",
+        "ServiceAccount",
+    ];
+    assert_eq!(all.kinds(), kinds);
+    for (setting, gone) in [
+        ("podDisruptionBudget.enabled=false", "PodDisruptionBudget"),
+        ("networkPolicy.enabled=false", "NetworkPolicy"),
+        ("podMonitor.enabled=false", "PodMonitor"),
+        ("serviceAccount.create=false", "ServiceAccount"),
+    ] {
+        let mut rest = kinds.to_vec();
+        rest.retain(|kind| *kind != gone);
+        assert_eq!(render("sidecar", &[setting]).kinds(), rest, "{setting}");
+    }
+    let account =
+        |settings: &[&str]| render("sidecar", settings).pod()["spec"]["serviceAccountName"].clone();
+    assert_eq!(account(&[]), "git-packgate");
+    assert_eq!(account(&["serviceAccount.create=false"]), "default");
+    assert_eq!(account(&["serviceAccount.name=\"own\""]), "own");
+
+    let more = render(
+        "sidecar",
+        &[
+            "podLabels={\"team\":\"git\"}",
+            "podAnnotations={\"a\":\"b\"}",
+            "nodeSelector={\"disk\":\"ssd\"}",
+            "tolerations=[{\"key\":\"git\",\"operator\":\"Exists\"}]",
+            "affinity={\"nodeAffinity\":{}}",
+            "priorityClassName=\"high\"",
+            "imagePullSecrets=[{\"name\":\"pull\"}]",
+            "env=[{\"name\":\"PACKGATE_LOG\",\"value\":\"debug\"}]",
+            "image={\"repository\":\"example.com/p\",\"digest\":\"sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"}",
+            "service={\"annotations\":{\"c\":\"d\"},\"port\":8000,\"type\":\"NodePort\"}",
+            "serviceAccount.annotations={\"e\":\"f\"}",
+            "podMonitor.labels={\"release\":\"prometheus\"}",
+            "topologySpreadConstraints=[]",
+            "networkPolicy.ingress=[{\"ports\":[{\"port\":2222}]}]",
+            "server.args=[\"--quiet\"]",
+            "resources={\"requests\":{\"cpu\":\"2\"}}",
+            "fullnameOverride=\"gate\"",
+        ],
+    );
+    more.validate();
+    let spec = &more.pod()["spec"];
+    assert_eq!(more.pod()["metadata"]["labels"]["team"], "git");
+    assert_eq!(more.pod()["metadata"]["annotations"]["a"], "b");
+    assert_eq!(spec["nodeSelector"]["disk"], "ssd");
+    assert_eq!(spec["tolerations"][0]["key"], "git");
+    assert!(spec["affinity"]["nodeAffinity"].is_object());
+    assert_eq!(spec["priorityClassName"], "high");
+    assert_eq!(spec["imagePullSecrets"][0]["name"], "pull");
+    assert!(spec["topologySpreadConstraints"].is_null());
+    let gate = more.container("packgate");
+    assert_eq!(gate["env"][0]["value"], "debug");
+    assert!(
+        gate["image"]
+            .as_str()
+            .unwrap()
+            .starts_with("example.com/p@sha256:0123")
+    );
+    assert_eq!(gate["resources"], json!({"requests": {"cpu": "2"}}));
+    assert_eq!(more.container("server")["args"], json!(["--quiet"]));
+    let service = more.one("Service");
+    assert_eq!(service["metadata"]["name"], "gate");
+    assert_eq!(service["metadata"]["annotations"]["c"], "d");
+    assert_eq!(service["spec"]["type"], "NodePort");
+    assert_eq!(service["spec"]["ports"][0]["port"], 8000);
+    assert_eq!(
+        more.one("ServiceAccount")["metadata"]["annotations"]["e"],
+        "f"
+    );
+    assert_eq!(
+        more.one("PodMonitor")["metadata"]["labels"]["release"],
+        "prometheus"
+    );
+    let rules = more.one("NetworkPolicy")["spec"]["ingress"]
+        .as_array()
+        .unwrap();
+    assert_eq!(rules[2], json!({"ports": [{"port": 2222}]}));
+}
+
+/// Clients reach the gate, Prometheus reaches `health`, and nobody reaches the git server past the gate, or `admin`.
+#[test]
+fn only_the_gate_and_for_prometheus_health_can_be_reached() {
+    let manifests = render("sidecar", &[]);
+    let labels = &manifests.pod()["metadata"]["labels"];
+    let selected = |selector: &Value| {
+        let selector = selector.as_object().expect("labels");
+        !selector.is_empty() && selector.iter().all(|(key, value)| labels[key] == *value)
+    };
+    let service = &manifests.one("Service")["spec"];
+    assert!(selected(&service["selector"]));
+    assert_eq!(
+        service["ports"][0]["targetPort"], 8080,
+        "a number, and the gate's"
+    );
+    assert!(selected(
+        &manifests.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"]
+    ));
+
+    let policy = &manifests.one("NetworkPolicy")["spec"];
+    assert!(selected(&policy["podSelector"]["matchLabels"]));
+    assert_eq!(policy["policyTypes"], json!(["Ingress"]));
+    let ports: Vec<_> = policy["ingress"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rule| {
+            (
+                rule["ports"].clone(),
+                rule["from"].as_array().map_or(0, Vec::len),
+            )
+        })
+        .collect();
+    let port = |number: u16| json!([{"protocol": "TCP", "port": number}]);
+    assert_eq!(ports, [(port(8080), 2), (port(9902), 1)]);
+    // The pod of `helm test` is let in, and is none of the Service's.
+    let test = &manifests.one("Pod")["metadata"]["labels"];
+    assert_eq!(
+        policy["ingress"][0]["from"][1]["podSelector"]["matchLabels"],
+        *test
+    );
+    assert_ne!(
+        test["app.kubernetes.io/name"],
+        labels["app.kubernetes.io/name"]
+    );
+
+    // Without sources everybody reaches the gate, and still nothing else.
+    let open = render(
+        "sidecar",
+        &[
+            "networkPolicy.from=[]",
+            "networkPolicy.metricsFrom=[]",
+            "podMonitor.enabled=false",
+        ],
+    );
+    assert_eq!(
+        open.one("NetworkPolicy")["spec"]["ingress"],
+        json!([{"ports": port(8080)}])
+    );
+
+    let config = yaml(manifests.config());
+    assert_eq!(config["admin"], "127.0.0.1:9901");
+    let declared: Vec<_> = manifests.container("packgate")["ports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| &p["name"])
+        .collect();
+    assert_eq!(
+        declared,
+        ["gate", "health"],
+        "admin is not a port of the container"
+    );
+
+    // What the operator of Prometheus needs: these are the only fields used, checked against its API by hand.
+    let monitor = manifests.one("PodMonitor");
+    assert_eq!(monitor["apiVersion"], "monitoring.coreos.com/v1");
+    assert!(selected(&monitor["spec"]["selector"]["matchLabels"]));
+    assert_eq!(
+        monitor["spec"]["podMetricsEndpoints"],
+        json!([{"port": "health", "path": "/metrics", "interval": "30s"}])
+    );
+    assert_eq!(monitor["spec"].as_object().unwrap().len(), 2);
+}
+
+#[test]
+fn tls_and_the_hash_key_come_from_secrets() {
+    let manifests = render(
+        "sidecar",
+        &["tls.secretName=\"git-tls\"", "hashKey.key=\"k\""],
+    );
+    manifests.validate();
+    let config = yaml(manifests.config());
+    assert_eq!(
+        config["listen"],
+        json!({"address": "0.0.0.0:8080", "tls": {"certificate": "/etc/packgate/tls/tls.crt", "key": "/etc/packgate/tls/tls.key"}})
+    );
+    assert_eq!(
+        config["identity"]["hash_key_file"],
+        "/etc/packgate/hash-key/k"
+    );
+    assert_eq!(
+        config["identity"]["trusted_proxies"],
+        json!(["10.0.0.0/8"]),
+        "the rest of it stays"
+    );
+    for (name, secret, path) in [
+        ("packgate-tls", "git-tls", "/etc/packgate/tls"),
+        (
+            "packgate-hash-key",
+            "packgate-hash-key",
+            "/etc/packgate/hash-key",
+        ),
+    ] {
+        assert_eq!(volume(&manifests, name)["secret"]["secretName"], secret);
+        assert_eq!(mount(&manifests, "packgate", name)["mountPath"], path);
+        assert_eq!(mount(&manifests, "packgate", name)["readOnly"], true);
+    }
+    let service = &manifests.one("Service")["spec"]["ports"][0];
+    assert_eq!(
+        (&service["name"], &service["port"]),
+        (&json!("https"), &json!(443))
+    );
+    let url = manifests.one("Pod")["spec"]["containers"][0]["env"][0]["value"].clone();
+    assert_eq!(url, "https://git-packgate.git.svc:443");
+}
+
+#[test]
+fn the_notes_say_what_the_limits_mean_for_all_pods() {
+    let values = values("sidecar").display().to_string();
+    let path = chart().display().to_string();
+    let done = helm([
+        "install",
+        "git",
+        &path,
+        "--namespace",
+        "git",
+        "--dry-run=client",
+        "--values",
+        &values,
+    ]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let (_, notes) = done.stdout.split_once("NOTES:").expect("notes");
+    for line in [
+        "http://git-packgate.git.svc:80",
+        "With 7 replicas:",
+        "all-clones (per global): 8 in a pod, up to 56 in all",
+        "each-user (per user): 4 in a pod, up to 28 in all",
+        "helm get manifest git --namespace git | packgate check --replicas 7 -",
+        "helm test git --namespace git",
+        "kubectl --namespace git port-forward deployment/git-packgate 9901",
+        "5455 seconds",
+    ] {
+        assert!(notes.contains(line), "{line} is missing in {notes}");
+    }
+    let done = helm([
+        "install",
+        "git",
+        &path,
+        "--dry-run=client",
+        "--set-json",
+        "config.limits=[]",
+    ]);
+    assert!(
+        done.stdout
+            .contains("With 1 replica:\n\n  There are none: nothing is gated."),
+        "{}",
+        done.stdout
+    );
+    assert!(
+        done.stdout
+            .contains("port-forward statefulset/git-packgate 9901")
+    );
+}
