@@ -4,13 +4,16 @@
 //! understood, defaults included.
 
 use std::{
+    fs::File,
+    io,
+    num::NonZeroU32,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::Args;
 
-use super::{ConfigFlags, complain, exit, explain, print};
+use super::{ConfigFlags, complain, exit, explain, print, replicas};
 use crate::config::{self, Config, LoadError, Upstream, Warning};
 
 /// `packgate check`.
@@ -19,16 +22,20 @@ use crate::config::{self, Config, LoadError, Upstream, Warning};
 Examples:
   packgate check packgate.yaml
   packgate check limits.yaml --repos /srv/git
-  helm template . | yq '.data.\"packgate.yaml\"' | packgate check -
+  helm template . | packgate check --replicas 7 -
   packgate check --schema > packgate.schema.json")]
 pub struct CheckArgs {
-    /// The configuration, a YAML file; `-` is standard input
+    /// The configuration, a YAML file, or Kubernetes manifests with ConfigMaps that have one; `-` is standard input
     #[arg(value_name = "FILE", required_unless_present = "schema")]
     pub file: Option<PathBuf>,
 
     /// Print the JSON schema of the configuration and stop
     #[arg(long, exclusive = true)]
     pub schema: bool,
+
+    /// Tell, too, what the limits mean for N pods with this configuration each
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<NonZeroU32>,
 
     /// What `serve` would be given beside the file.
     #[command(flatten)]
@@ -41,34 +48,93 @@ pub fn run(args: CheckArgs) -> ExitCode {
         Some(file) if !args.schema => file,
         _ => return print(config::SCHEMA),
     };
-    match load(&file, &args.flags) {
-        Ok(config) => {
-            let mut warnings = config.warnings();
-            warnings.extend(missing_files(&config));
-            print(&explain::explain(&config, &warnings))
-        }
+    let found = match find(&file) {
+        Ok(found) => found,
         Err(error) => {
             complain(&error);
-            exit::of(&error)
+            return exit::of(&error);
+        }
+    };
+    let overrides = args.flags.overrides();
+    let mut page = String::new();
+    let mut wrong = Vec::new();
+    for Found {
+        place,
+        name,
+        document,
+    } in found
+    {
+        match Config::from_yaml(&document, &overrides) {
+            Ok(config) => {
+                if !page.is_empty() {
+                    page.push('\n');
+                }
+                page.push_str(&meaning(&config, place.as_deref(), args.replicas));
+            }
+            Err(errors) => wrong.push(LoadError::Invalid {
+                file: Some(name),
+                errors,
+            }),
+        }
+    }
+    let printed = print(&page);
+    wrong.iter().for_each(complain);
+    wrong.first().map_or(printed, exit::of)
+}
+
+/// A configuration to check.
+struct Found {
+    /// Where in the file, if it is not the whole of it.
+    place: Option<String>,
+    /// The file, and the place in it.
+    name: PathBuf,
+    document: Vec<u8>,
+}
+
+/// The configuration in `file`, or those in the manifests that it has.
+fn find(file: &Path) -> Result<Vec<Found>, LoadError> {
+    let (name, document) = match file == Path::new("-") {
+        true => ("standard input".into(), config::read(io::stdin().lock())),
+        false => (file.to_owned(), File::open(file).and_then(config::read)),
+    };
+    let document = match document {
+        Ok(document) => document,
+        Err(error) => return Err(LoadError::Unreadable { file: name, error }),
+    };
+    match config::in_manifests(&document) {
+        None => Ok(vec![Found {
+            place: None,
+            name,
+            document,
+        }]),
+        Some(Err(errors)) => Err(LoadError::Invalid {
+            file: Some(name),
+            errors,
+        }),
+        Some(Ok(embedded)) => {
+            let found = |one: config::Embedded| Found {
+                name: format!("{} of {}", one.place, name.display()).into(),
+                place: Some(one.place),
+                document: one.document.into_bytes(),
+            };
+            Ok(embedded.into_iter().map(found).collect())
         }
     }
 }
 
-fn load(file: &Path, flags: &ConfigFlags) -> Result<Config, LoadError> {
-    let overrides = flags.overrides();
-    if file != Path::new("-") {
-        return Config::load(Some(file), &overrides);
+fn meaning(config: &Config, place: Option<&str>, pods: Option<NonZeroU32>) -> String {
+    let mut warnings = config.warnings();
+    warnings.extend(missing_files(config));
+    warnings.extend(
+        pods.map(|pods| replicas::warnings(config, pods))
+            .into_iter()
+            .flatten(),
+    );
+    let page = explain::explain(config, pods, &warnings);
+    match place {
+        Some(place) => format!("{place}\n\n{page}"),
+        None => page,
     }
-    let name = || PathBuf::from("standard input");
-    let document =
-        config::read(std::io::stdin().lock()).map_err(|error| LoadError::Unreadable {
-            file: name(),
-            error,
-        })?;
-    Config::from_yaml(&document, &overrides).map_err(|errors| LoadError::Invalid {
-        file: Some(name()),
-        errors,
-    })
 }
 
 /// Files the configuration names that are not here. Not a mistake: `check` may run on another machine than `serve`.

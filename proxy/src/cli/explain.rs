@@ -1,23 +1,31 @@
 //! A configuration in words.
 
-use std::{fmt::Write, time::Duration};
+use std::{fmt::Write, num::NonZeroU32, time::Duration};
 
 use humantime::format_duration;
 use packgate_policy::{Match, Mode, Per};
 
+use super::replicas;
 use crate::config::{
     BeyondWindow, Config, HalfClose, Listen, LogFormat, Upstream, UserSource, Warning, conditions,
     show_size,
 };
 
-/// What packgate understood, the warnings, and `ok` on the last line.
-pub(super) fn explain(config: &Config, warnings: &[Warning]) -> String {
+/// What packgate understood, what it means for `replicas` pods if that is asked, the warnings, and `ok` on the last line.
+pub(super) fn explain(
+    config: &Config,
+    replicas: Option<NonZeroU32>,
+    warnings: &[Warning],
+) -> String {
     let mut page = Page(String::new());
     listeners(&mut page, config);
     limits(&mut page, config);
     waiting(&mut page, config);
     identity(&mut page, config);
     rest(&mut page, config);
+    if let Some(pods) = replicas {
+        replicas::section(&mut page, config, pods);
+    }
     if !warnings.is_empty() {
         page.heading("Warnings");
         for warning in warnings {
@@ -34,18 +42,18 @@ pub(super) fn explain(config: &Config, warnings: &[Warning]) -> String {
 }
 
 /// Lines of text. Writing into a `String` cannot fail.
-struct Page(String);
+pub(super) struct Page(String);
 
 impl Page {
-    fn line(&mut self, line: impl std::fmt::Display) {
+    pub(super) fn line(&mut self, line: impl std::fmt::Display) {
         let _ = writeln!(self.0, "{line}");
     }
 
-    fn heading(&mut self, text: &str) {
+    pub(super) fn heading(&mut self, text: &str) {
         self.line(format_args!("\n{text}"));
     }
 
-    fn row(&mut self, name: &str, value: impl std::fmt::Display) {
+    pub(super) fn row(&mut self, name: &str, value: impl std::fmt::Display) {
         self.line(format_args!("{name:<12}{value}"));
     }
 }
@@ -300,7 +308,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-fn count(n: u32, what: &str) -> String {
+pub(super) fn count(n: u32, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 

@@ -8,6 +8,7 @@ pub mod classify;
 pub mod completions;
 pub mod demo;
 mod explain;
+mod replicas;
 pub mod serve;
 
 use std::{
@@ -102,7 +103,8 @@ pub enum Command {
     ///
     /// A valid file is explained on stdout, with warnings for what is legal but hardly meant; the last line is `ok`. Of any
     /// other file every mistake is printed on stderr, and the exit code is 64. Flags of `serve` may be given too, to see
-    /// what both come to together.
+    /// what both come to together. Of Kubernetes manifests, as `helm template` prints them, each configuration in a
+    /// ConfigMap is checked: what stands under a key that ends in `packgate.yaml`.
     Check(check::CheckArgs),
     /// Say what a git-upload-pack request body asks for
     ///

@@ -27,6 +27,14 @@ impl fmt::Display for ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
+impl ConfigErrors {
+    /// The one mistake that concerns a file as a whole.
+    pub(super) fn of_file(message: String) -> ConfigErrors {
+        let path = String::new();
+        ConfigErrors(vec![ConfigError { path, message }])
+    }
+}
+
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, error) in self.0.iter().enumerate() {

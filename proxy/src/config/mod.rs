@@ -14,6 +14,7 @@ mod errors;
 mod identity;
 mod keys;
 mod limits;
+mod manifests;
 mod parse;
 mod raw;
 mod rules;
@@ -40,6 +41,7 @@ use crate::{
 };
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
+pub(crate) use manifests::{Embedded, in_manifests};
 pub(crate) use scalars::show_size;
 
 /// The JSON schema of the configuration file (draft 2020-12), for editors and for checks outside packgate.

@@ -10,9 +10,7 @@ use packgate_policy::Mode;
 
 use super::{
     BeyondWindow, Classifier, Config, ConfigErrors, Drain, HalfClose, LogFormat, Overrides,
-    RepoKey, Seats, Telemetry, Timeouts, endpoints,
-    errors::ConfigError,
-    identity, keys, limits,
+    RepoKey, Seats, Telemetry, Timeouts, endpoints, identity, keys, limits,
     raw::{self, Value},
     rules, scalars,
     walk::{Mistakes, Section, duration, flag, parsed, size, whole, word},
@@ -34,19 +32,13 @@ const DEFAULT_ADMIN: &str = "127.0.0.1:9901";
 
 /// See [`Config::from_yaml`].
 pub(super) fn config(document: &[u8], overrides: &Overrides) -> Result<Config, ConfigErrors> {
-    let whole_file = |message: String| {
-        ConfigErrors(vec![ConfigError {
-            path: String::new(),
-            message,
-        }])
-    };
     let text = std::str::from_utf8(document).map_err(|error| {
-        whole_file(format!(
+        ConfigErrors::of_file(format!(
             "this is not UTF-8 text: byte {} is wrong",
             error.valid_up_to() + 1
         ))
     })?;
-    let tree = raw::read(text).map_err(|message| whole_file(message.replace(['\n', '\r'], " ")))?;
+    let tree = raw::read(text).map_err(ConfigErrors::of_file)?;
     let mut mistakes = Mistakes::default();
     let config = walk(&tree, overrides, &mut mistakes);
     match config {

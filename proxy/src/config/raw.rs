@@ -30,7 +30,23 @@ pub(super) enum Value {
 /// What the YAML parser found wrong, with line and column. It stops at its first complaint: behind a syntax error
 /// nothing is known to mean anything. Nesting and alias expansion are bounded by serde_yaml.
 pub(super) fn read(text: &str) -> Result<Value, String> {
-    serde_yaml::from_str(text).map_err(|error| format!("this is not YAML: {error}"))
+    serde_yaml::from_str(text).map_err(not_yaml)
+}
+
+/// Parses the documents of a stream, up to the first complaint if there is one.
+pub(super) fn read_stream(text: &str) -> (Vec<Value>, Result<(), String>) {
+    let mut documents = Vec::new();
+    for document in serde_yaml::Deserializer::from_str(text) {
+        match Value::deserialize(document) {
+            Ok(value) => documents.push(value),
+            Err(error) => return (documents, Err(not_yaml(error))),
+        }
+    }
+    (documents, Ok(()))
+}
+
+fn not_yaml(error: serde_yaml::Error) -> String {
+    format!("this is not YAML: {error}").replace(['\n', '\r'], " ")
 }
 
 impl<'de> Deserialize<'de> for Value {
@@ -112,6 +128,22 @@ impl<'de> Visitor<'de> for Builder {
 }
 
 impl Value {
+    /// The value under `key`, if this is a mapping that has it.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        let Value::Map(entries) = self else {
+            return None;
+        };
+        let (_, value) = entries.iter().find(|(name, _)| name == key)?;
+        Some(value)
+    }
+
+    pub(super) fn as_text(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     fn as_key(&self) -> String {
         match self {
             Value::Null => "null".to_owned(),
@@ -172,6 +204,18 @@ mod tests {
                 .unwrap_err()
                 .contains("more than one document")
         );
+    }
+
+    #[test]
+    fn a_stream_is_read_up_to_the_first_complaint() {
+        let (documents, outcome) = read_stream("a: 1\n---\n# nothing\n---\nb: 2\n");
+        assert_eq!(documents.len(), 3, "{documents:?}");
+        assert_eq!(documents[1], Value::Null);
+        assert_eq!(outcome, Ok(()));
+        let (documents, outcome) = read_stream("a: 1\n---\nb: [\n---\nc: 3\n");
+        assert_eq!(documents[0].get("a"), Some(&Value::Int(1)));
+        assert_eq!(documents.len(), 1);
+        assert!(outcome.unwrap_err().contains("line 4"));
     }
 
     #[test]
