@@ -213,26 +213,32 @@ impl Manifests {
         config.as_str().expect("packgate.yaml")
     }
 
-    /// Asks `kubernetes-validate --strict` about all of them. It knows no CustomResourceDefinitions and warns of them.
+    /// Asserts that `kubernetes-validate --strict` takes all of them, for the oldest version of Kubernetes that the chart is
+    /// for and for the newest that it knows. It has no CustomResourceDefinitions and only warns of those.
     #[track_caller]
-    pub fn validate(&self) {
+    pub fn assert_valid(&self) {
+        for version in ["1.29", "1.37"] {
+            let done = self.validate(version);
+            let said = done.stdout + &done.stderr;
+            assert_eq!(done.code, Some(0), "{said}");
+            let custom = self.of_kind("PodMonitor").len();
+            assert_eq!(
+                said.matches(" passed for resource ").count(),
+                self.documents.len() - custom,
+                "every manifest was looked at: {said}"
+            );
+        }
+    }
+
+    /// Asks about one version of Kubernetes.
+    pub fn validate(&self, version: &str) -> Done {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("manifests.yaml");
         fs::write(&file, &self.text).unwrap();
-        let output = Command::new(installed("bin/kubernetes-validate"))
-            .arg("--strict")
-            .arg(&file)
-            .output()
-            .expect("kubernetes-validate can be run");
-        let done = Done::of(output);
-        let said = done.stdout + &done.stderr;
-        assert_eq!(done.code, Some(0), "{said}");
-        let custom = self.of_kind("PodMonitor").len();
-        assert_eq!(
-            said.matches(" passed for resource ").count(),
-            self.documents.len() - custom,
-            "every manifest was looked at: {said}"
-        );
+        let mut command = Command::new(installed("bin/kubernetes-validate"));
+        command.args(["--strict", "--kubernetes-version", version]);
+        command.arg(&file);
+        Done::of(command.output().expect("kubernetes-validate can be run"))
     }
 }
 

@@ -23,7 +23,7 @@ fn each_way_of_use_renders_as_in_its_golden_file_and_is_valid() {
         ("own-deployment", OwnDeployment::build().render()),
     ];
     for (name, manifests) in renderings {
-        manifests.validate();
+        manifests.assert_valid();
         if env::var_os(UPDATE).is_some() {
             fs::write(golden(name), manifests.text()).unwrap();
         }
@@ -33,6 +33,24 @@ fn each_way_of_use_renders_as_in_its_golden_file_and_is_valid() {
             "{name} is not what {} has: look at `git diff` after {UPDATE}=1 cargo test --test helm_chart",
             golden(name).display()
         );
+    }
+}
+
+/// What says that all is well must be able to say otherwise.
+#[test]
+fn the_validator_sees_what_is_wrong() {
+    let right = render("sidecar", &[]);
+    for (from, to) in [
+        ("readOnlyRootFilesystem", "readOnlyRootFileSystem"),
+        ("restartPolicy: Always", "restartPolicies: Always"),
+        ("replicas: 7", "replicas: seven"),
+        ("policy/v1", "policy/v1beta1"),
+    ] {
+        assert!(right.text().contains(from));
+        let wrong = Manifests::parse(&right.text().replace(from, to));
+        let done = wrong.validate("1.37");
+        let passed = done.stdout.matches(" passed for resource ").count();
+        assert!(done.code != Some(0) || passed < 7, "{to}: {}", done.stdout);
     }
 }
 
@@ -79,7 +97,7 @@ fn the_defaults_are_enough_for_the_embedded_server() {
     let done = helm(["template", "git", &chart().display().to_string()]);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let manifests = Manifests::parse(&done.stdout);
-    manifests.validate();
+    manifests.assert_valid();
     assert_eq!(
         manifests.container("packgate")["image"],
         "packgate:0.1.0-full"
@@ -324,7 +342,7 @@ fn a_volume_makes_the_pods_a_stateful_set() {
             mount(&manifests, container, "repositories")["mountPath"],
             "/srv/git"
         );
-        manifests.validate();
+        manifests.assert_valid();
     }
 
     let existing = render(
@@ -415,7 +433,7 @@ fn parts_can_be_left_out_and_added() {
             "fullnameOverride=\"gate\"",
         ],
     );
-    more.validate();
+    more.assert_valid();
     let spec = &more.pod()["spec"];
     assert_eq!(more.pod()["metadata"]["labels"]["team"], "git");
     assert_eq!(more.pod()["metadata"]["annotations"]["a"], "b");
@@ -545,7 +563,7 @@ fn tls_and_the_hash_key_come_from_secrets() {
         "sidecar",
         &["tls.secretName=\"git-tls\"", "hashKey.key=\"k\""],
     );
-    manifests.validate();
+    manifests.assert_valid();
     let config = yaml(manifests.config());
     assert_eq!(
         config["listen"],
