@@ -125,6 +125,10 @@ fn wrong_values_are_refused_with_their_place() {
             "server.lifecycle={}",
             "at '/server': additional properties 'lifecycle'",
         ),
+        (
+            "server.livenessProbe={}",
+            "at '/server': additional properties 'livenessProbe'",
+        ),
         ("server.port=0", "at '/server/port': minimum"),
         ("ports.gate=70000", "at '/ports/gate': maximum"),
         (

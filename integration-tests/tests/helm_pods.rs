@@ -153,6 +153,8 @@ fn the_gate_is_a_native_sidecar_and_the_server_waits_for_its_drain() {
             server["lifecycle"]["preStop"]["exec"]["command"],
             json!([program, "drain", "--wait", "--control", control])
         );
+        // A probe that restarts the container would run the hook first.
+        assert!(server["livenessProbe"].is_null() && server["startupProbe"].is_null());
         // All three see the same directory at the same place; the server only reads it.
         let dir = program.rsplit_once('/').unwrap().0;
         assert!(

@@ -74,7 +74,7 @@ spec:
   lifecycle:
     preStop:
       {{- include "packgate.preStop" . | nindent 6 }}
-  {{- range $key := list "command" "args" "env" "envFrom" "resources" "startupProbe" "livenessProbe" "readinessProbe" }}
+  {{- range $key := list "command" "args" "env" "envFrom" "resources" "readinessProbe" }}
   {{- with index $server $key }}
   {{ $key }}:
     {{- toYaml . | nindent 4 }}

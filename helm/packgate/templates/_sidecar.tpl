@@ -139,6 +139,9 @@ unix:/run/packgate/control.sock
 The kubelet stops the git server first and packgate, a sidecar, after it. So the server must not be told before packgate has
 drained, or it would cut off the clones that packgate lets finish: this hook comes before its SIGTERM and returns when the last
 clone has ended, after config.drain.delay + config.drain.timeout at the latest. _config.tpl has the arithmetic.
+
+The container must have no livenessProbe and no startupProbe: when one fails, the kubelet runs this hook before it restarts the
+container, and the gate would stay drained in a pod that lives on.
 */}}
 {{- define "packgate.preStop" -}}
 exec:
