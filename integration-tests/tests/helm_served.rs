@@ -296,7 +296,7 @@ fn the_commands_of_the_readme_work() {
         );
         if line.contains("packgate check") {
             assert!(
-                said.contains("up to 56"),
+                said.contains("56 seats in all, 8 in each pod"),
                 "what 8 seats mean for 7 pods: {said}"
             );
         }

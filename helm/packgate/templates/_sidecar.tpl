@@ -82,7 +82,10 @@ readinessProbe:
   httpGet: {path: /readyz, port: {{ .Values.ports.health }}}
   periodSeconds: 5
   failureThreshold: 2
-{{- /* A packgate that does not answer for a minute hangs, and will not drain either: no 15 minutes of grace for it. */}}
+{{- /*
+A packgate that does not answer for a minute hangs, and will not drain either: no 15 minutes of grace for it. Not /readyz, which
+fails in a drain: some kubelets go on probing the sidecars of a pod that ends.
+*/}}
 livenessProbe:
   httpGet: {path: /livez, port: {{ .Values.ports.health }}}
   periodSeconds: 10
