@@ -259,6 +259,23 @@ fn parts_can_be_left_out_and_added() {
     assert_eq!(rules[2], json!({"ports": [{"port": 2222}]}));
 }
 
+/// A name that looks like a number stays a name.
+#[test]
+fn names_of_digits_are_names() {
+    let settings = [
+        "fullnameOverride=\"12\"",
+        "nameOverride=\"3\"",
+        "persistence={\"enabled\":true,\"existingClaim\":\"45\",\"accessModes\":[\"ReadWriteMany\"]}",
+        "tls.secretName=\"67\"",
+        "hashKey.secretName=\"89\"",
+        "serviceAccount.name=\"10\"",
+        "priorityClassName=\"11\"",
+    ];
+    let manifests = render("sidecar", &settings);
+    manifests.assert_valid();
+    assert_eq!(manifests.one("Service")["metadata"]["name"], "12");
+}
+
 /// Clients reach the gate, Prometheus reaches `health`, and nobody reaches the git server past the gate, or `admin`.
 #[test]
 fn only_the_gate_and_for_prometheus_health_can_be_reached() {

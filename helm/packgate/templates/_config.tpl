@@ -19,7 +19,7 @@ health: {{ printf "%s:%v" .Values.bind .Values.ports.health | quote }}
 {{- if eq .Values.mode "embedded" }}
 upstream:
   cgi:
-    root: {{ .Values.persistence.mountPath }}
+    root: {{ .Values.persistence.mountPath | quote }}
 {{- else }}
 upstream: {{ printf "http://127.0.0.1:%v" .Values.server.port | quote }}
 control: {{ include "packgate.controlAddress" . }}

@@ -20,16 +20,16 @@ chart have their own app.kubernetes.io/name, so one more label marks them.
 */}}
 {{- define "packgate.selectorLabels" -}}
 {{- if eq .Values.mode "library" -}}
-packgate: {{ include "packgate.fullname" . }}
+packgate: {{ include "packgate.fullname" . | quote }}
 {{- else -}}
-app.kubernetes.io/name: {{ include "packgate.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "packgate.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 {{- end -}}
 
 {{- define "packgate.labels" -}}
-app.kubernetes.io/name: {{ include "packgate.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "packgate.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
@@ -38,7 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* Of the `helm test` pod. Not those of the pods: the Service must not take it for one of them. */}}
 {{- define "packgate.testLabels" -}}
 app.kubernetes.io/name: {{ include "packgate.name" . }}-test
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "packgate.serviceAccountName" -}}

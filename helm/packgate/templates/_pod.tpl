@@ -12,7 +12,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  serviceAccountName: {{ include "packgate.serviceAccountName" . }}
+  serviceAccountName: {{ include "packgate.serviceAccountName" . | quote }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ include "packgate.terminationGracePeriodSeconds" . }}
@@ -23,7 +23,7 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with .Values.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- range $key := list "nodeSelector" "tolerations" "affinity" }}
   {{- with index $.Values $key }}
@@ -54,7 +54,7 @@ spec:
     {{- include "packgate.volumes" . | nindent 4 }}
     {{- if .Values.persistence.enabled }}
     - name: repositories
-      persistentVolumeClaim: {claimName: {{ include "packgate.claimName" . }}}
+      persistentVolumeClaim: {claimName: {{ include "packgate.claimName" . | quote }}}
     {{- end }}
     {{- if eq .Values.mode "embedded" }}
     - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
@@ -67,7 +67,7 @@ spec:
 {{- define "packgate.server" -}}
 {{- $server := .Values.server -}}
 - name: server
-  image: {{ $server.image }}
+  image: {{ $server.image | quote }}
   imagePullPolicy: {{ $server.imagePullPolicy }}
   ports:
     - {name: server, containerPort: {{ $server.port }}}
@@ -85,7 +85,7 @@ spec:
   volumeMounts:
     {{- include "packgate.hookMount" . | nindent 4 }}
     {{- if .Values.persistence.enabled }}
-    - {name: repositories, mountPath: {{ .Values.persistence.mountPath }}, readOnly: {{ .Values.persistence.readOnly }}}
+    - {name: repositories, mountPath: {{ .Values.persistence.mountPath | quote }}, readOnly: {{ .Values.persistence.readOnly }}}
     {{- end }}
     {{- with $server.volumeMounts }}
     {{- toYaml . | nindent 4 }}

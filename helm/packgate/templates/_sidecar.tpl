@@ -39,7 +39,7 @@ is linked statically, so it runs there whatever the image holds.
 */}}
 {{- define "packgate.install" -}}
 - name: packgate-install
-  image: {{ include "packgate.image" . }}
+  image: {{ include "packgate.image" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   command: [/usr/local/bin/packgate, install, /run/packgate/packgate]
   securityContext:
@@ -63,7 +63,7 @@ Service without a gate; and it is stopped only after the git server has, so that
 
 {{/* What packgate's container is in every mode. */}}
 {{- define "packgate.container" -}}
-image: {{ include "packgate.image" . }}
+image: {{ include "packgate.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 command: [/usr/local/bin/packgate, serve, --config, /etc/packgate/config/packgate.yaml]
 {{- with .Values.env }}
@@ -106,7 +106,7 @@ volumeMounts:
   - {name: packgate-hash-key, mountPath: /etc/packgate/hash-key, readOnly: true}
   {{- end }}
   {{- if eq .Values.mode "embedded" }}
-  - {name: repositories, mountPath: {{ .Values.persistence.mountPath }}, readOnly: {{ .Values.persistence.readOnly }}}
+  - {name: repositories, mountPath: {{ .Values.persistence.mountPath | quote }}, readOnly: {{ .Values.persistence.readOnly }}}
   - {name: tmp, mountPath: /tmp}
   {{- else }}
   - {name: packgate-run, mountPath: /run/packgate}
@@ -115,14 +115,14 @@ volumeMounts:
 
 {{- define "packgate.volumes" -}}
 - name: packgate-config
-  configMap: {name: {{ include "packgate.fullname" . }}}
+  configMap: {name: {{ include "packgate.fullname" . | quote }}}
 {{- with .Values.tls.secretName }}
 - name: packgate-tls
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .Values.hashKey.secretName }}
 - name: packgate-hash-key
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- if ne .Values.mode "embedded" }}
 {{- /*
