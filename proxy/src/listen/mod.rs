@@ -18,7 +18,8 @@ mod tls;
 use std::{io, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use pingora_core::{apps::ServerApp, server::ShutdownWatch};
-use tokio::{net, sync::mpsc};
+use tokio::net;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use client::Client;
 pub use fault::Fault;
@@ -33,6 +34,26 @@ use crate::config::Address;
 pub struct Listener {
     socket: Arc<Socket>,
     tls: Option<Arc<Acceptor>>,
+}
+
+/// The connections of some listeners, and the listeners themselves while they accept.
+#[derive(Clone, Default)]
+pub struct Connections {
+    open: TaskTracker,
+    cut: CancellationToken,
+}
+
+impl Connections {
+    /// Waits until the listeners are closed and the last connection has ended.
+    pub async fn ended(&self) {
+        self.open.close();
+        self.open.wait().await;
+    }
+
+    /// Ends all of them, whatever is being said there.
+    pub fn cut(&self) {
+        self.cut.cancel();
+    }
 }
 
 /// A connection nobody has spoken on yet.
@@ -95,16 +116,17 @@ impl Listener {
     }
 
     /// Accepts connections and serves each with `app` in a task of its own, until `shutdown` turns true; then the
-    /// socket is closed. Every connection holds a clone of `alive` for as long as it lives; `manners` holds for all of them.
+    /// socket is closed. Each is one of `connections` for as long as it lives; `manners` holds for all of them.
     pub async fn serve<A>(
         self,
         app: Arc<A>,
         mut shutdown: ShutdownWatch,
-        alive: mpsc::Sender<()>,
+        connections: Connections,
         manners: Arc<Manners>,
     ) where
         A: ServerApp + Send + Sync + 'static,
     {
+        let _listening = connections.open.token();
         let mut failing = false;
         loop {
             let accepted = tokio::select! {
@@ -114,18 +136,13 @@ impl Listener {
             match accepted {
                 Ok(accepted) => {
                     failing = false;
-                    let (app, shutdown, alive) = (app.clone(), shutdown.clone(), alive.clone());
-                    let manners = manners.clone();
-                    tokio::spawn(async move {
-                        let Some(client) = accepted.ready(manners).await else {
-                            return;
-                        };
-                        let mut stream: Option<pingora_core::protocols::Stream> =
-                            Some(Box::new(client));
-                        while let Some(open) = stream.take() {
-                            stream = app.process_new(open, &shutdown).await;
+                    let exchange = accepted.served(app.clone(), shutdown.clone(), manners.clone());
+                    let cut = connections.cut.clone().cancelled_owned();
+                    connections.open.spawn(async move {
+                        tokio::select! {
+                            () = exchange => {}
+                            () = cut => {}
                         }
-                        drop(alive);
                     });
                 }
                 Err(e) => {
@@ -145,6 +162,20 @@ impl Listener {
 }
 
 impl Fresh {
+    /// Speaks with the client until one of them has had enough.
+    async fn served<A>(self, app: Arc<A>, shutdown: ShutdownWatch, manners: Arc<Manners>)
+    where
+        A: ServerApp + Send + Sync + 'static,
+    {
+        let Some(client) = self.ready(manners).await else {
+            return;
+        };
+        let mut stream: Option<pingora_core::protocols::Stream> = Some(Box::new(client));
+        while let Some(open) = stream.take() {
+            stream = app.process_new(open, &shutdown).await;
+        }
+    }
+
     /// The client, once it can be spoken with.
     async fn ready(self, manners: Arc<Manners>) -> Option<Client> {
         match self {
