@@ -13,6 +13,7 @@
 //! - a tool that is missing fails the test and names the remedy.
 
 pub mod client;
+pub mod control;
 pub mod dice;
 pub mod git;
 pub mod h2;
@@ -32,6 +33,7 @@ pub mod tls;
 pub mod wait;
 
 pub use client::Client;
+pub use control::Controlled;
 pub use dice::Dice;
 pub use git::Git;
 pub use h2::H2;

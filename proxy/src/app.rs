@@ -19,7 +19,7 @@ use pingora_core::{
 use pingora_proxy::HttpProxy;
 use tokio::{
     runtime::Runtime,
-    sync::{mpsc, watch},
+    sync::{Mutex, mpsc, watch},
 };
 use tokio_util::task::TaskTracker;
 
@@ -27,11 +27,13 @@ use crate::{
     admin::{self, AdminState, StatusReport},
     cli::exit,
     config::{self, Address, Config, Listen},
+    control::{self, Control, Predecessor},
     lifecycle::{
-        drain,
+        drain::{self, Doors, Order, Phase},
         reload::{self, Reloader},
+        sockets::Sockets,
     },
-    listen::{Acceptor, Listener, Manners, Strict, Times},
+    listen::{Acceptor, Connections, Listener, Manners, Strict, Times},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
@@ -47,7 +49,7 @@ const LARGEST_H2_HEAD: u32 = 256 * 1024;
 /// Permissions of a Unix socket that is as open as a TCP port: whoever reaches its folder may connect.
 const PUBLIC: u32 = 0o666;
 
-/// And of one that tells who clones what: for its owner and group.
+/// And of one that tells who clones what, or takes commands: for its owner and group.
 const PRIVATE: u32 = 0o660;
 
 /// What is left running at the end is cut off after this long.
@@ -143,9 +145,23 @@ impl AdminState for Shared {
     }
 }
 
+/// How the process comes to its listening sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It binds them.
+    Afresh,
+    /// From the process at the control socket, which then finishes and exits. The configuration must name one.
+    TakeOver,
+}
+
 /// Serves with `config` until the process is told to stop. `reloader` reads it again when it changes.
 /// Failures to start go to the log, with what to do about them.
-pub fn run(config: Config, reloader: Reloader, telemetry: &telemetry::Guard) -> ExitCode {
+pub fn run(
+    config: Config,
+    reloader: Reloader,
+    start: Start,
+    telemetry: &telemetry::Guard,
+) -> ExitCode {
     raise_file_limit();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -154,7 +170,7 @@ pub fn run(config: Config, reloader: Reloader, telemetry: &telemetry::Guard) -> 
         Ok(runtime) => runtime,
         Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
     };
-    let code = match runtime.block_on(serve(config, reloader, telemetry.access_log())) {
+    let code = match runtime.block_on(serve(config, reloader, start, telemetry.access_log())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => not_started(&message),
     };
@@ -171,54 +187,105 @@ fn take_down(runtime: Runtime) {
     runtime.shutdown_timeout(LAST_WORDS);
 }
 
-async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Result<(), String> {
+async fn serve(
+    config: Config,
+    reloader: Reloader,
+    start: Start,
+    access_log: AccessLog,
+) -> Result<(), String> {
     let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
+    let before = match (start, &config.control) {
+        (Start::TakeOver, Some(socket)) => control::take_over(socket)?,
+        _ => None,
+    };
+    let (predecessor, sockets) = before.unzip();
+    let mut sockets = sockets.unwrap_or_default();
     let acceptors = acceptors(&config);
-    let listeners = bind_all(&config, &acceptors).map_err(|e| e.to_string())?;
+    let listeners = listen(&config, &acceptors, &mut sockets).map_err(|e| e.to_string())?;
     let shared = share_with(config, acceptors, access_log)?;
-    let (shutdown, closed) = watch::channel(false);
-    let (alive, all_ended) = mpsc::channel(1);
+    let (clients, clients_close) = watch::channel(false);
+    let (operators, operators_close) = watch::channel(false);
+    let connections = Connections::default();
 
-    // The admin side and the embedded backend stay up until the very end, whatever the gate does.
+    // The embedded backend stays up until the very end, whatever the gate does.
     let (stay, open) = watch::channel(false);
     if let Some(backend) = shared.upstream.backend() {
-        let (mut service, open) = (backend.service(), open.clone());
+        let mut service = backend.service();
         tokio::spawn(async move { service.start_service(None, open, 1).await });
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
-    let (admin_alive, _never_awaited) = mpsc::channel(1);
     let admin = Arc::new(admin::admin_app(shared.clone()));
     let health = Arc::new(admin::health_app(shared.clone()));
     tokio::spawn(listeners.admin.serve(
         admin,
-        open.clone(),
-        admin_alive.clone(),
+        operators_close.clone(),
+        Connections::default(),
         shared.manners.clone(),
     ));
     if let Some(listener) = listeners.health {
-        tokio::spawn(listener.serve(health, open, admin_alive, shared.manners.clone()));
+        tokio::spawn(listener.serve(
+            health,
+            operators_close.clone(),
+            Connections::default(),
+            shared.manners.clone(),
+        ));
     }
 
     let proxy = Arc::new(application(&shared));
     for listener in listeners.proxy {
         tokio::spawn(listener.serve(
             proxy.clone(),
-            closed.clone(),
-            alive.clone(),
+            clients_close.clone(),
+            connections.clone(),
             shared.manners.clone(),
         ));
     }
-    drop(alive);
     tokio::spawn(reload::watch(shared.clone(), reloader));
     shared.started.store(true, Ordering::Relaxed);
     shared.ready.store(true, Ordering::Relaxed);
 
-    drain::run(&shared, stop, shutdown, all_ended, async || {
+    let (orders, ordered) = mpsc::channel(1);
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let released = release(predecessor, &mut sockets).await;
+    if released.is_err() {
+        // It was served already: nobody is cut off.
+        let _ = orders.try_send(Order::Stop);
+    } else if let Some(listener) = listeners.control {
+        let control = Control {
+            shared: shared.clone(),
+            sockets,
+            orders: orders.clone(),
+            phase: phases,
+            successor: Mutex::new(()),
+        };
+        tokio::spawn(Arc::new(control).serve(listener, operators_close));
+    }
+    let doors = Doors {
+        clients,
+        operators,
+        connections,
+        phase,
+    };
+    drain::run(&shared, stop, ordered, doors, async || {
         proxy.cleanup().await
     })
     .await;
     // The send fails only if nobody listens any more.
     let _ = stay.send(true);
+    released
+}
+
+/// Tells the process before that this one serves. From then on the sockets are this one's.
+async fn release(predecessor: Option<Predecessor>, sockets: &mut Sockets) -> Result<(), String> {
+    let taken = sockets.taken();
+    if let Some(predecessor) = predecessor {
+        let told = tokio::task::spawn_blocking(move || predecessor.release(taken)).await;
+        told.map_err(|e| e.to_string())
+            .and_then(|released| released)
+            .map_err(|why| format!("the packgate that runs does not let go: {why}"))?;
+        tracing::info!("taken over from the packgate that ran before");
+    }
+    sockets.own_files();
     Ok(())
 }
 
@@ -281,33 +348,49 @@ struct Listeners {
     proxy: Vec<Listener>,
     admin: Listener,
     health: Option<Listener>,
+    control: Option<Listener>,
 }
 
-/// Binds everything before anything is served, so that a port in use is an error and not half a gate.
-fn bind_all(config: &Config, acceptors: &[Shown]) -> io::Result<Listeners> {
-    let bind = |address: &Address, purpose: &str, mode: u32| {
-        let listener = Listener::bind(address, mode)?;
-        tracing::info!(r#for = purpose, addr = %listener.address(), "listening");
-        Ok::<_, io::Error>(listener)
-    };
+/// Listens everywhere before anything is served, so that a port in use is an error and not half a gate. The control socket
+/// comes first: where it is taken, somebody else has the others, too.
+fn listen(config: &Config, acceptors: &[Shown], sockets: &mut Sockets) -> io::Result<Listeners> {
+    let control = config
+        .control
+        .as_ref()
+        .map(|path| sockets.listen("control", &Address::Unix(path.clone()), PRIVATE))
+        .transpose()
+        .map_err(with_remedy)?;
     Ok(Listeners {
+        control,
         proxy: acceptors
             .iter()
             .map(|(address, acceptor)| {
-                let listener = bind(address, "proxy", PUBLIC)?;
+                let listener = sockets.listen("proxy", address, PUBLIC)?;
                 Ok(match acceptor {
                     Some(acceptor) => listener.secured(acceptor.clone()),
                     None => listener,
                 })
             })
             .collect::<io::Result<_>>()?,
-        admin: bind(&config.admin, "admin", PRIVATE)?,
+        admin: sockets.listen("admin", &config.admin, PRIVATE)?,
         health: config
             .health
             .as_ref()
-            .map(|address| bind(address, "health", PUBLIC))
+            .map(|address| sockets.listen("health", address, PUBLIC))
             .transpose()?,
     })
+}
+
+fn with_remedy(e: io::Error) -> io::Error {
+    match e.kind() {
+        io::ErrorKind::AddrInUse => io::Error::new(
+            e.kind(),
+            format!(
+                "{e}: if a packgate runs there, stop it, or take over from it with `serve --take-over`"
+            ),
+        ),
+        _ => e,
+    }
 }
 
 /// What serves a client's connection.

@@ -4,6 +4,7 @@ pub mod app;
 pub mod bounded;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod lifecycle;
 pub mod listen;
 pub mod request;

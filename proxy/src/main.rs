@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use packgate::cli::{Cli, Command, check, classify, completions, demo, serve};
+use packgate::cli::{Cli, Command, check, classify, completions, demo, drain, install, serve};
 
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args_os()) {
@@ -11,6 +11,8 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(args) => serve::run(&args),
+        Command::Drain(args) => drain::run(&args),
+        Command::Install(args) => install::run(&args),
         Command::Demo(args) => demo::run(args, serve::run_document),
         Command::Check(args) => check::run(args),
         Command::Classify(args) => classify::run(args),

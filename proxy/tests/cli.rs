@@ -155,6 +155,7 @@ fn check_prints_what_it_understood_and_ends_with_ok() {
 upstream: http://git:8081
 listen: [127.0.0.1:1, 'unix:/run/gate']
 health: 127.0.0.1:3
+control: unix:/run/control
 limits:
   - {name: java, per: repo, match: {repo: 'squareup/*', shape: clone}, seats: 1}
   - {name: each-repo, per: repo, seats: 2}
@@ -175,6 +176,7 @@ identity: {user: [credential, basic], trusted_proxies: [10.0.0.0/8]}
         "http://git:8081",
         "127.0.0.1:2",
         "127.0.0.1:3",
+        "unix:/run/control",
         "enforce",
         "1. java        1 seat per repository, for repo squareup/* and shape clone",
         "2. each-repo   2 seats per repository, for everything",

@@ -227,6 +227,18 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         "health: nowhere",
         &[("health", "not an address to listen on")],
     ),
+    (
+        "control: 127.0.0.1:9903",
+        &[("control", "must be a Unix socket such as `unix:/run")],
+    ),
+    (
+        "control: unix:control.sock",
+        &[("control", "must start with `/`")],
+    ),
+    (
+        "admin: unix:/a\ncontrol: unix:/a",
+        &[("control", "already taken by admin")],
+    ),
     // Seats and limits.
     (
         "seats: {clone: -1}",
@@ -718,7 +730,7 @@ fn defaults_are_those_of_the_design() {
         config.admin,
         Address::Tcp("127.0.0.1:9901".parse().unwrap())
     );
-    assert_eq!(config.health, None);
+    assert_eq!((config.health, config.control), (None, None));
     assert_eq!(config.policy.mode, Mode::Enforce);
     assert_eq!(
         (config.classifier.window, config.classifier.memory),
@@ -1055,6 +1067,10 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
             "queue.max_waiting_per_flow",
         ),
         (
+            "limits: [{name: a, per: global, seats: 1}]\ncontrol: unix:/tmp/control.sock",
+            "control",
+        ),
+        (
             "limits: [{name: a, per: global, seats: 1}]\nrefusal: {status: 503}",
             "refusal.status",
         ),
@@ -1131,6 +1147,7 @@ fn any_value() -> impl Strategy<Value = String> {
             "upstream",
             "admin",
             "health",
+            "control",
             "mode",
             "classifier",
             "repo_key",
@@ -1215,7 +1232,7 @@ proptest! {
 
     #[test]
     fn any_value_may_stand_at_any_key(key in proptest::sample::select(vec![
-        "listen", "upstream", "admin", "health", "mode", "classifier", "repo_key", "seats", "limits", "queue", "refusal",
+        "listen", "upstream", "admin", "health", "control", "mode", "classifier", "repo_key", "seats", "limits", "queue", "refusal",
         "exempt", "identity", "timeouts", "drain", "telemetry",
     ]), value in any_value()) {
         holds(format!("{key}: {value}\nother: 1").as_bytes(), &Overrides::default());

@@ -69,6 +69,13 @@ fn listeners(page: &mut Page, config: &Config) {
         Some(health) => page.row("health", format_args!("{health} (probes and metrics only)")),
         None => page.row("health", "none"),
     }
+    match &config.control {
+        Some(socket) => page.row(
+            "control",
+            format_args!("unix:{} (drain, take-over)", socket.display()),
+        ),
+        None => page.row("control", "none"),
+    }
     page.row(
         "mode",
         match config.policy.mode {

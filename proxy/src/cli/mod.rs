@@ -7,7 +7,9 @@ pub mod check;
 pub mod classify;
 pub mod completions;
 pub mod demo;
+pub mod drain;
 mod explain;
+pub mod install;
 mod replicas;
 pub mod serve;
 
@@ -97,6 +99,17 @@ pub enum Command {
     /// Flags win over the file; without a file the flags and the defaults are all there is. Without any limit nothing is
     /// gated. SIGHUP, or a change of the file, applies it anew to the running gate; SIGTERM lets running streams finish.
     Serve(ServeArgs),
+    /// Make the packgate that runs drain, as on SIGTERM, but stay until SIGTERM
+    ///
+    /// Readiness fails at once; after `drain.delay` the listeners close and new clones are refused; what runs may take
+    /// `drain.timeout` to finish. The exit code is 0 when that has begun, with --wait when it is over. A second drain joins
+    /// the first. It is for a `preStop` hook of the git server's container, which would otherwise end under the clones.
+    Drain(drain::DrainArgs),
+    /// Copy this program to FILE
+    ///
+    /// For a container image without a shell: an init container puts packgate on a volume, from where another container can
+    /// call `packgate drain`.
+    Install(install::InstallArgs),
     /// See it work: a sample repository, served and gated, with the commands to try
     Demo(demo::DemoArgs),
     /// Validate a configuration and print what it means, or every mistake in it
@@ -121,11 +134,16 @@ pub enum Command {
 Examples:
   packgate serve --repos /srv/git --clones 4
   packgate serve --upstream http://127.0.0.1:8081 --clones 8 --clones-per-repo 2
-  packgate serve --config packgate.yaml --listen 0.0.0.0:8080")]
+  packgate serve --config packgate.yaml --listen 0.0.0.0:8080
+  packgate serve --config packgate.yaml --take-over")]
 pub struct ServeArgs {
     /// The configuration, a YAML file [default: none]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Take the listening sockets over from the packgate at `control`, which finishes its streams and exits; start as
+    /// usual if none runs there
+    #[arg(long, requires = "config")]
+    pub take_over: bool,
     /// What may also stand in the file.
     #[command(flatten)]
     pub flags: ConfigFlags,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::{ServeArgs, exit};
 use crate::{
-    app,
+    app::{self, Start},
     config::{Config, Overrides, Source},
     lifecycle::reload::Reloader,
     telemetry,
@@ -13,8 +13,19 @@ use crate::{
 /// Serves until told to stop.
 pub fn run(args: &ServeArgs) -> ExitCode {
     let reloader = Reloader::new(args.source());
+    let start = match args.take_over {
+        true => Start::TakeOver,
+        false => Start::Afresh,
+    };
     match reloader.load() {
-        Ok(config) => run_config(config, reloader),
+        Ok(config) if args.take_over && config.control.is_none() => {
+            eprintln!(
+                "packgate: --take-over needs the key `control` (`control: unix:/run/packgate/control.sock`): it is where \
+                 the packgate that runs is asked for its sockets"
+            );
+            ExitCode::from(exit::USAGE)
+        }
+        Ok(config) => run_config(config, reloader, start),
         Err(error) => {
             eprintln!("packgate: {error}");
             exit::of(&error)
@@ -25,7 +36,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
 /// Serves with the configuration in a YAML document that will not change.
 pub fn run_document(document: &str) -> ExitCode {
     match Config::from_yaml(document.as_bytes(), &Overrides::default()) {
-        Ok(config) => run_config(config, Reloader::new(Source::default())),
+        Ok(config) => run_config(config, Reloader::new(Source::default()), Start::Afresh),
         Err(errors) => {
             eprintln!("packgate: {errors}");
             ExitCode::from(exit::SOFTWARE)
@@ -34,9 +45,9 @@ pub fn run_document(document: &str) -> ExitCode {
 }
 
 /// Serves with a configuration that `reloader` has loaded.
-fn run_config(config: Config, reloader: Reloader) -> ExitCode {
+fn run_config(config: Config, reloader: Reloader, start: Start) -> ExitCode {
     match telemetry::init(config.telemetry.log) {
-        Ok(telemetry) => app::run(config, reloader, &telemetry),
+        Ok(telemetry) => app::run(config, reloader, start, &telemetry),
         Err(error) => {
             eprintln!("packgate: the access log could not be started: {error}");
             ExitCode::from(exit::UNAVAILABLE)

@@ -1,6 +1,6 @@
 //! Addresses: where packgate listens, where it sends requests, and that the two do not meet.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use super::{
     Address, Listen, Overrides, Upstream, keys,
@@ -108,6 +108,7 @@ pub(super) fn own_addresses(
     listen: &Option<Vec<Placed<Listen>>>,
     admin: &Option<Address>,
     health: &Option<Option<Address>>,
+    control: &Option<Option<PathBuf>>,
     upstream: &Option<Placed<Upstream>>,
     mistakes: &mut Mistakes,
 ) {
@@ -115,6 +116,8 @@ pub(super) fn own_addresses(
         root.get(key)
             .map_or(key.to_owned(), |entry| entry.path.clone())
     };
+    let control = control.iter().flatten().cloned().map(Address::Unix);
+    let control: Vec<_> = control.collect();
     let mut own: Vec<(String, &Address)> = Vec::new();
     let ours = listen
         .iter()
@@ -125,7 +128,8 @@ pub(super) fn own_addresses(
         .iter()
         .flatten()
         .map(|address| (place("health"), address));
-    for (path, address) in ours.chain(admin).chain(health) {
+    let control = control.iter().map(|address| (place("control"), address));
+    for (path, address) in ours.chain(admin).chain(health).chain(control) {
         if let Some((other, _)) = own.iter().find(|(_, taken)| collide(taken, address)) {
             mistakes.add(
                 &path,

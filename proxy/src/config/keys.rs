@@ -6,6 +6,7 @@ pub(super) const ROOT: &[&str] = &[
     "upstream",
     "admin",
     "health",
+    "control",
     "mode",
     "classifier",
     "repo_key",

@@ -42,7 +42,7 @@ use crate::{
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
 pub(crate) use manifests::{Embedded, in_manifests};
-pub(crate) use scalars::show_size;
+pub(crate) use scalars::{control_socket, show_size};
 
 /// The JSON schema of the configuration file (draft 2020-12), for editors and for checks outside packgate.
 pub const SCHEMA: &str = include_str!("schema.json");
@@ -147,6 +147,8 @@ pub struct Config {
     pub admin: Address,
     /// Probes and metrics only, where asked for.
     pub health: Option<Address>,
+    /// The absolute path of the socket for commands (`drain`, `serve --take-over`), where asked for.
+    pub control: Option<PathBuf>,
     /// How request bodies are looked into.
     pub classifier: Classifier,
     /// What of a URL names a repository.

@@ -72,7 +72,14 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         None => scalars::listen_address(DEFAULT_ADMIN).ok(),
     };
     let health = root.optional("health", address(), mistakes);
-    endpoints::own_addresses(&root, &listen, &admin, &health, &upstream, mistakes);
+    let socket = parsed(
+        "a Unix socket such as `unix:/run/packgate/control.sock`",
+        scalars::control_socket,
+    );
+    let control = root.optional("control", socket, mistakes);
+    endpoints::own_addresses(
+        &root, &listen, &admin, &health, &control, &upstream, mistakes,
+    );
 
     let mode = root.read("mode", Mode::Enforce, word(MODES), mistakes);
     let classifier = classifier(&root, mistakes);
@@ -96,6 +103,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         upstream: upstream?.1,
         admin: admin?,
         health: health?,
+        control: control?,
         classifier: classifier?,
         repo_key: repo_key?,
         seats: seats?,

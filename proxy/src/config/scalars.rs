@@ -132,6 +132,17 @@ pub(super) fn listen_address(text: &str) -> Result<Address, String> {
     ))
 }
 
+/// Where commands reach a running packgate: `unix:/path`, because file descriptors go over it.
+pub(crate) fn control_socket(text: &str) -> Result<PathBuf, String> {
+    match text.strip_prefix("unix:") {
+        Some(path) => socket_path(path),
+        None => Err(format!(
+            "must be a Unix socket such as `unix:/run/packgate/control.sock`, not {}",
+            shown(text)
+        )),
+    }
+}
+
 fn socket_path(path: &str) -> Result<PathBuf, String> {
     let absolute = absolute_path(path)?;
     if path.len() > LONGEST_SOCKET_PATH {

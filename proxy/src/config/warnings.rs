@@ -2,7 +2,7 @@
 //!
 //! The line to a mistake: a mistake cannot do what it says; what is warned of does exactly what it says.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, path::Path, time::Duration};
 
 use packgate_policy::{Limit, Mode, Per};
 
@@ -10,6 +10,9 @@ use super::{Address, Config, Listen, UserSource, Warning, limits};
 
 /// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).
 const PATIENCE_OF_PROXIES: Duration = Duration::from_secs(60);
+
+/// Folders in which any user of the machine may create files.
+const EVERYBODYS_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 impl Config {
     /// Everything about this configuration that deserves a second look, in the order of the keys.
@@ -52,6 +55,20 @@ impl Config {
                 format!(
                     "{admin} can be reached from other machines, and shows repositories, users and addresses; `health` \
                          is meant for a kubelet and Prometheus"
+                ),
+            );
+        }
+        if let Some(socket) = &self.control
+            && EVERYBODYS_FOLDERS
+                .iter()
+                .any(|folder| socket.parent() == Some(Path::new(folder)))
+        {
+            warn(
+                "control".into(),
+                format!(
+                    "everybody may put files into {}: another user can take the place of this socket; use a folder of \
+                         packgate's own, such as /run/packgate",
+                    socket.parent().unwrap_or(socket).display()
                 ),
             );
         }

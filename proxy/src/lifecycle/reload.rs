@@ -193,6 +193,7 @@ impl Config {
             ("upstream", !same_server(&self.upstream, &in_force.upstream)),
             ("admin", self.admin != in_force.admin),
             ("health", self.health != in_force.health),
+            ("control", self.control != in_force.control),
             (
                 "identity.hash_key_file",
                 self.identity.hash_key_file != in_force.identity.hash_key_file,
