@@ -11,17 +11,11 @@ mod head;
 mod message;
 mod patience;
 mod peek;
+mod socket;
 mod strict;
 mod tls;
 
-use std::{
-    io,
-    net::SocketAddr,
-    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use pingora_core::{apps::ServerApp, server::ShutdownWatch};
 use tokio::{net, sync::mpsc};
@@ -29,96 +23,45 @@ use tokio::{net, sync::mpsc};
 pub use client::Client;
 pub use fault::Fault;
 pub use patience::{Manners, is_stall};
+pub use socket::{Accepted, Socket};
 pub use strict::{Strict, Times};
 pub use tls::Acceptor;
 
 use crate::config::Address;
 
-/// Pending connections the kernel keeps for us; it clamps the value to `net.core.somaxconn`.
-const BACKLOG: u32 = 4096;
-
-/// A bound socket that is not accepting yet.
+/// A socket that is not accepting yet, and what is spoken there.
 pub struct Listener {
-    socket: Socket,
-    bound: Address,
+    socket: Arc<Socket>,
     tls: Option<Arc<Acceptor>>,
 }
 
 /// A connection nobody has spoken on yet.
-enum Accepted {
+enum Fresh {
     Plain(Client),
     Tls(net::TcpStream, SocketAddr, Arc<Acceptor>),
 }
 
-#[derive(Debug)]
-enum Socket {
-    Tcp(net::TcpListener),
-    Unix(
-        net::UnixListener,
-        #[expect(dead_code, reason = "held for its drop")] UnlinkOnDrop,
-    ),
-}
-
-/// Removes the socket's file when the listener goes; unless another process has put its own there meanwhile, as one does
-/// that was started to take over.
-#[derive(Debug)]
-struct UnlinkOnDrop {
-    path: PathBuf,
-    file: Option<(u64, u64)>,
-}
-
-impl UnlinkOnDrop {
-    fn new(path: &Path) -> UnlinkOnDrop {
-        UnlinkOnDrop {
-            path: path.to_owned(),
-            file: file_at(path),
-        }
-    }
-}
-
-impl Drop for UnlinkOnDrop {
-    fn drop(&mut self) {
-        if self.file.is_some() && file_at(&self.path) == self.file {
-            // A file that somebody removed already is as gone as it should be.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// What tells one file from another: its device and number.
-fn file_at(path: &Path) -> Option<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path).ok()?;
-    Some((file.dev(), file.ino()))
-}
-
 impl Listener {
-    /// Binds `address`; port 0 takes a free one. A Unix socket gets the permissions `mode`. Must be called within a tokio
-    /// runtime.
+    /// Binds `address`, as [`Socket::bind`].
     ///
     /// # Errors
     /// What the system says, with the address in front.
     pub fn bind(address: &Address, mode: u32) -> io::Result<Listener> {
-        let named =
-            |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {address}: {e}"));
-        match address {
-            Address::Tcp(address) => {
-                let listener = listen_tcp(*address).map_err(named)?;
-                let bound = Address::Tcp(listener.local_addr()?);
-                Ok(Listener {
-                    socket: Socket::Tcp(listener),
-                    bound,
-                    tls: None,
-                })
-            }
-            Address::Unix(path) => {
-                let listener = listen_unix(path, mode).map_err(named)?;
-                let socket = Socket::Unix(listener, UnlinkOnDrop::new(path));
-                Ok(Listener {
-                    socket,
-                    bound: address.clone(),
-                    tls: None,
-                })
-            }
+        Ok(Listener::over(Socket::bind(address, mode)?))
+    }
+
+    /// Takes over what somebody else has bound for `address`, as [`Socket::adopt`].
+    ///
+    /// # Errors
+    /// It is no listening stream socket of the family of `address`, or the system refuses.
+    pub fn adopt(address: &Address, socket: OwnedFd) -> io::Result<Listener> {
+        Ok(Listener::over(Socket::adopt(address, socket)?))
+    }
+
+    fn over(socket: Socket) -> Listener {
+        Listener {
+            socket: Arc::new(socket),
+            tls: None,
         }
     }
 
@@ -130,26 +73,25 @@ impl Listener {
         }
     }
 
-    /// The address in use, with the port that was chosen.
-    pub fn address(&self) -> &Address {
-        &self.bound
+    /// The socket; it stays open for as long as anybody holds it.
+    pub fn socket(&self) -> &Arc<Socket> {
+        &self.socket
     }
 
-    async fn accept(&self, manners: &Arc<Manners>) -> io::Result<Accepted> {
-        match &self.socket {
-            Socket::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
-                // Failing to switch Nagle's algorithm off costs latency, not correctness.
-                let _ = stream.set_nodelay(true);
-                match &self.tls {
-                    Some(acceptor) => Accepted::Tls(stream, peer, acceptor.clone()),
-                    None => Accepted::Plain(Client::tcp(stream, peer, manners.clone())),
-                }
-            }),
-            Socket::Unix(listener, _) => listener
-                .accept()
-                .await
-                .map(|(stream, _)| Accepted::Plain(Client::unix(stream, manners.clone()))),
-        }
+    /// The address in use, with the port that was chosen.
+    pub fn address(&self) -> &Address {
+        self.socket.address()
+    }
+
+    async fn accept(&self, manners: &Arc<Manners>) -> io::Result<Fresh> {
+        let manners = manners.clone();
+        Ok(match (self.socket.accept().await?, &self.tls) {
+            (Accepted::Tcp(stream, peer), Some(acceptor)) => {
+                Fresh::Tls(stream, peer, acceptor.clone())
+            }
+            (Accepted::Tcp(stream, peer), None) => Fresh::Plain(Client::tcp(stream, peer, manners)),
+            (Accepted::Unix(stream), _) => Fresh::Plain(Client::unix(stream, manners)),
+        })
     }
 
     /// Accepts connections and serves each with `app` in a task of its own, until `shutdown` turns true; then the
@@ -189,7 +131,7 @@ impl Listener {
                 Err(e) => {
                     // Said once, until it goes again: it would be said ten times a second.
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(error = %e, addr = %self.bound, "accepting a connection failed");
+                        tracing::warn!(error = %e, addr = %self.address(), "accepting a connection failed");
                     }
                     // Out of file descriptors or memory: the error would repeat at once; some must be given back first.
                     if !is_per_connection(&e) {
@@ -198,16 +140,16 @@ impl Listener {
                 }
             }
         }
-        tracing::debug!(addr = %self.bound, "listener closed");
+        tracing::debug!(addr = %self.address(), "listener closed");
     }
 }
 
-impl Accepted {
+impl Fresh {
     /// The client, once it can be spoken with.
     async fn ready(self, manners: Arc<Manners>) -> Option<Client> {
         match self {
-            Accepted::Plain(client) => Some(client),
-            Accepted::Tls(stream, peer, acceptor) => {
+            Fresh::Plain(client) => Some(client),
+            Fresh::Tls(stream, peer, acceptor) => {
                 match acceptor.accept(stream, peer, manners).await {
                     Ok(client) => Some(client),
                     Err(e) => {
@@ -228,91 +170,4 @@ fn is_per_connection(e: &io::Error) -> bool {
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::Interrupted
     )
-}
-
-fn listen_tcp(address: SocketAddr) -> io::Result<net::TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => net::TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => net::TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// A socket file that an earlier process left behind is replaced; one that somebody still listens on is not.
-fn listen_unix(path: &Path, mode: u32) -> io::Result<net::UnixListener> {
-    let left_over = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
-    if left_over && std::os::unix::net::UnixStream::connect(path).is_err() {
-        std::fs::remove_file(path)?;
-    }
-    let listener = net::UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    Ok(listener)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_unix_socket_has_its_permissions_and_goes_with_its_listener() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("admin.sock");
-        let address = Address::Unix(path.clone());
-        let listener = Listener::bind(&address, 0o660).expect("a socket");
-        let mode = std::fs::metadata(&path)
-            .expect("its file")
-            .permissions()
-            .mode();
-        assert_eq!(mode & 0o777, 0o660);
-        assert!(
-            Listener::bind(&address, 0o660).is_err(),
-            "somebody listens there"
-        );
-        drop(listener);
-        assert!(!path.exists());
-    }
-
-    #[tokio::test]
-    async fn a_socket_file_left_behind_is_replaced_and_any_other_file_is_not() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let left = folder.path().join("left.sock");
-        drop(std::os::unix::net::UnixListener::bind(&left).expect("a socket"));
-        assert!(left.exists());
-        Listener::bind(&Address::Unix(left), 0o666).expect("the place of a dead process");
-
-        let precious = folder.path().join("precious");
-        std::fs::write(&precious, "data").expect("a file");
-        assert!(
-            Listener::bind(&Address::Unix(precious.clone()), 0o666).is_err(),
-            "not a socket"
-        );
-        assert_eq!(std::fs::read_to_string(precious).expect("the file"), "data");
-    }
-
-    #[tokio::test]
-    async fn a_socket_file_that_another_process_has_put_there_stays() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("gate.sock");
-        let old = Listener::bind(&Address::Unix(path.clone()), 0o666).expect("a socket");
-        std::fs::remove_file(&path).expect("the operator removes it");
-        let _new = Listener::bind(&Address::Unix(path.clone()), 0o666).expect("the successor");
-        drop(old);
-        std::os::unix::net::UnixStream::connect(&path).expect("the successor is reached");
-    }
-
-    #[tokio::test]
-    async fn port_0_takes_a_free_port_and_tells_which() {
-        let any = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
-        let listener = Listener::bind(&any, 0).expect("a socket");
-        assert_ne!(listener.address(), &any);
-        let taken = Listener::bind(listener.address(), 0)
-            .err()
-            .expect("it is taken");
-        assert!(
-            taken.to_string().contains(&listener.address().to_string()),
-            "{taken}"
-        );
-    }
 }
