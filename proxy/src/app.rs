@@ -29,9 +29,10 @@ use crate::{
     config::{self, Address, Config, Listen},
     lifecycle::{
         drain,
+        manager::Manager,
         reload::{self, Reloader},
     },
-    listen::{Acceptor, Listener, Manners, Strict, Times},
+    listen::{Acceptor, Listener, Manners, Passed, Strict, Times},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
@@ -74,6 +75,8 @@ pub struct Shared {
     acceptors: Vec<Shown>,
     /// The key under which credentials are hashed.
     pub hash_key: HashKey,
+    /// The service manager.
+    pub manager: Manager,
     /// Requests that are being served, and reports that are written a little after theirs.
     pub work: TaskTracker,
 }
@@ -147,6 +150,7 @@ impl AdminState for Shared {
 /// Failures to start go to the log, with what to do about them.
 pub fn run(config: Config, reloader: Reloader, telemetry: &telemetry::Guard) -> ExitCode {
     raise_file_limit();
+    let passed = Passed::from_environment();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -154,7 +158,7 @@ pub fn run(config: Config, reloader: Reloader, telemetry: &telemetry::Guard) -> 
         Ok(runtime) => runtime,
         Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
     };
-    let code = match runtime.block_on(serve(config, reloader, telemetry.access_log())) {
+    let code = match runtime.block_on(serve(config, reloader, telemetry.access_log(), passed)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => not_started(&message),
     };
@@ -171,10 +175,15 @@ fn take_down(runtime: Runtime) {
     runtime.shutdown_timeout(LAST_WORDS);
 }
 
-async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Result<(), String> {
+async fn serve(
+    config: Config,
+    reloader: Reloader,
+    access_log: AccessLog,
+    passed: Passed,
+) -> Result<(), String> {
     let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
     let acceptors = acceptors(&config);
-    let listeners = bind_all(&config, &acceptors).map_err(|e| e.to_string())?;
+    let listeners = bind_all(&config, &acceptors, passed).map_err(|e| e.to_string())?;
     let shared = share_with(config, acceptors, access_log)?;
     let (shutdown, closed) = watch::channel(false);
     let (alive, all_ended) = mpsc::channel(1);
@@ -212,6 +221,7 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
     tokio::spawn(reload::watch(shared.clone(), reloader));
     shared.started.store(true, Ordering::Relaxed);
     shared.ready.store(true, Ordering::Relaxed);
+    shared.manager.ready("ready");
 
     drain::run(&shared, stop, shutdown, all_ended, async || {
         proxy.cleanup().await
@@ -273,6 +283,7 @@ fn share_with(
         acceptors,
         upstream,
         hash_key,
+        manager: Manager::from_environment(),
         work: TaskTracker::new(),
     }))
 }
@@ -283,22 +294,30 @@ struct Listeners {
     health: Option<Listener>,
 }
 
-/// Binds everything before anything is served, so that a port in use is an error and not half a gate.
-fn bind_all(config: &Config, acceptors: &[Shown]) -> io::Result<Listeners> {
-    let bind = |address: &Address, purpose: &str, mode: u32| {
-        let listener = Listener::bind(address, mode)?;
+/// Binds everything, or takes it from what systemd passed, before anything is served, so that a port in use is an error and
+/// not half a gate.
+fn bind_all(config: &Config, acceptors: &[Shown], mut passed: Passed) -> io::Result<Listeners> {
+    let mut bind = |address: &Address, purpose: &str, mode: u32| {
+        let listener = match address {
+            Address::Systemd(name) => passed.take(name)?,
+            Address::Tcp(_) | Address::Unix(_) => Listener::bind(address, mode)?,
+        };
         tracing::info!(r#for = purpose, addr = %listener.address(), "listening");
         Ok::<_, io::Error>(listener)
     };
-    Ok(Listeners {
+    let listeners = Listeners {
         proxy: acceptors
             .iter()
             .map(|(address, acceptor)| {
                 let listener = bind(address, "proxy", PUBLIC)?;
-                Ok(match acceptor {
-                    Some(acceptor) => listener.secured(acceptor.clone()),
-                    None => listener,
-                })
+                match (acceptor, listener.address()) {
+                    (None, _) => Ok(listener),
+                    (Some(_), Address::Unix(_)) => Err(io::Error::new(
+                        io::ErrorKind::InvalidInput,
+                        format!("{address} is a Unix socket, which `listen.tls` is not for: remove that, or pass a TCP socket"),
+                    )),
+                    (Some(acceptor), _) => Ok(listener.secured(acceptor.clone())),
+                }
             })
             .collect::<io::Result<_>>()?,
         admin: bind(&config.admin, "admin", PRIVATE)?,
@@ -307,7 +326,18 @@ fn bind_all(config: &Config, acceptors: &[Shown]) -> io::Result<Listeners> {
             .as_ref()
             .map(|address| bind(address, "health", PUBLIC))
             .transpose()?,
-    })
+    };
+    if matches!(config.admin, Address::Systemd(_))
+        && let Some(doubt) = config::doubt_admin(listeners.admin.address())
+    {
+        tracing::warn!("admin: {doubt}");
+    }
+    if let Some(names) = passed.left() {
+        tracing::warn!(
+            "systemd passed sockets that no `systemd:NAME` of the configuration names: {names}"
+        );
+    }
+    Ok(listeners)
 }
 
 /// What serves a client's connection.

@@ -11,6 +11,17 @@ use super::{Address, Config, Listen, UserSource, Warning, limits};
 /// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).
 const PATIENCE_OF_PROXIES: Duration = Duration::from_secs(60);
 
+/// Why the admin listener is better not at `address`.
+pub(crate) fn doubt_admin(address: &Address) -> Option<String> {
+    match address {
+        Address::Tcp(admin) if !admin.ip().is_loopback() => Some(format!(
+            "{admin} can be reached from other machines, and shows repositories, users and addresses; `health` is meant for \
+             a kubelet and Prometheus"
+        )),
+        Address::Tcp(_) | Address::Unix(_) | Address::Systemd(_) => None,
+    }
+}
+
 impl Config {
     /// Everything about this configuration that deserves a second look, in the order of the keys.
     pub fn warnings(&self) -> Vec<Warning> {
@@ -44,16 +55,8 @@ impl Config {
         for warning in self.doubts_about_certificates() {
             warn(warning.path, warning.message);
         }
-        if let Address::Tcp(admin) = &self.admin
-            && !admin.ip().is_loopback()
-        {
-            warn(
-                "admin".into(),
-                format!(
-                    "{admin} can be reached from other machines, and shows repositories, users and addresses; `health` \
-                         is meant for a kubelet and Prometheus"
-                ),
-            );
+        if let Some(doubt) = doubt_admin(&self.admin) {
+            warn("admin".into(), doubt);
         }
     }
 

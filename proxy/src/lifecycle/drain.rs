@@ -7,6 +7,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use humantime::format_duration;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
@@ -58,15 +59,25 @@ pub async fn run(
 ) {
     if signals.next().await {
         tracing::info!("interrupted: stopping at once");
+        shared.manager.stopping("stopping at once");
         return;
     }
     let drain = shared.config().drain;
     shared.unready();
+    shared.manager.stopping(&format!(
+        "draining: everything is served for {} more",
+        format_duration(drain.delay)
+    ));
     tracing::info!(delay = ?drain.delay, timeout = ?drain.timeout, "draining: readiness fails from now on");
     let leave = async {
         sleep(drain.delay).await;
         tracing::info!("draining: closing the listeners");
         shared.floor.drain();
+        shared.manager.status(&format!(
+            "draining: {} clones may take up to {} to finish",
+            shared.floor.occupancy().0,
+            format_duration(drain.timeout)
+        ));
         // pingora closes each connection behind what it asks for from now on. The send fails only if no listener is left to
         // hear it.
         let _ = shutdown.send(true);

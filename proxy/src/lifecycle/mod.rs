@@ -1,4 +1,5 @@
-//! What happens to the process as a whole: it is told to stop, or to read its configuration again.
+//! What happens to the process as a whole: it is told to stop, or to read its configuration again, and says how it is.
 
 pub mod drain;
+pub mod manager;
 pub mod reload;

@@ -9,6 +9,7 @@ mod client;
 mod fault;
 mod head;
 mod message;
+mod passed;
 mod patience;
 mod peek;
 mod socket;
@@ -22,6 +23,7 @@ use tokio::{net, sync::mpsc};
 
 pub use client::Client;
 pub use fault::Fault;
+pub use passed::Passed;
 pub use patience::{Manners, is_stall};
 pub use socket::{Accepted, Socket};
 pub use strict::{Strict, Times};
