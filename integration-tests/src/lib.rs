@@ -12,6 +12,7 @@
 //!   or a [`Relay`] valve shut;
 //! - a tool that is missing fails the test and names the remedy.
 
+pub mod activation;
 pub mod client;
 pub mod control;
 pub mod dice;
@@ -32,6 +33,7 @@ pub mod server;
 pub mod tls;
 pub mod wait;
 
+pub use activation::NotifySocket;
 pub use client::Client;
 pub use control::Controlled;
 pub use dice::Dice;

@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     time::Duration,
@@ -13,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
+    activation,
     git::Running,
     http::{Connection, Endpoint, Request, Response},
     metrics::Metrics,
@@ -63,6 +65,36 @@ impl Packgate {
         Packgate::run(command, tempfile::tempdir().unwrap(), false)
     }
 
+    /// Starts it as systemd would, with these sockets passed by their names and `env` added. `through` is the command in
+    /// between, if there is one.
+    pub fn start_passed(
+        sockets: &[(&str, BorrowedFd<'_>)],
+        through: &[&str],
+        env: &[(&str, &str)],
+        yaml: &str,
+    ) -> Packgate {
+        let dir = tempfile::tempdir().unwrap();
+        let command = passed(dir.path(), sockets, through, env, yaml);
+        Packgate::watch(command, dir, yaml.contains("health:"))
+    }
+
+    /// The same where it refuses to start: its exit code, and what it said.
+    pub fn refused_passed(
+        sockets: &[(&str, BorrowedFd<'_>)],
+        through: &[&str],
+        env: &[(&str, &str)],
+        yaml: &str,
+    ) -> (Option<i32>, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let output = passed(dir.path(), sockets, through, env, yaml)
+            .output()
+            .unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    }
+
     /// Starts any command line of packgate that serves and logs where it listens (`demo`, say).
     pub fn start_command(args: &[&str]) -> Packgate {
         let mut command = command();
@@ -75,11 +107,16 @@ impl Packgate {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        Packgate::watch(command, dir, has_health)
+    }
+
+    /// Runs a command whose standard error is a pipe, and its standard output if that is not joined to it.
+    fn watch(mut command: Command, dir: TempDir, has_health: bool) -> Packgate {
         let mut child = command
             .spawn()
             .unwrap_or_else(|e| panic!("cannot run {command:?}: {e}"));
-        let access = Lines::collect(child.stdout.take().expect("piped"));
         let log = Lines::collect(child.stderr.take().expect("piped"));
+        let access = child.stdout.take().map_or(log.clone(), Lines::collect);
         let mut address = |of: &str| {
             until(
                 &format!("packgate's log to say where its {of} listener is"),
@@ -360,6 +397,28 @@ fn command() -> Command {
     }
     command.env("GIT_CONFIG_NOSYSTEM", "1");
     command
+}
+
+/// `packgate serve` in `dir`, as [`Packgate::start_passed`] starts it.
+fn passed(
+    dir: &Path,
+    sockets: &[(&str, BorrowedFd<'_>)],
+    through: &[&str],
+    env: &[(&str, &str)],
+    yaml: &str,
+) -> Command {
+    let file = dir.join("packgate.yaml");
+    fs::write(&file, complete(yaml)).unwrap();
+    let mut plain = command();
+    if let [program, args @ ..] = through {
+        let mut between = Command::new(program);
+        between.args(args).arg(plain.get_program());
+        plain = between;
+    }
+    plain.arg("serve").arg("--config").arg(&file);
+    let mut passed = activation::pass(sockets, &plain);
+    passed.envs(env.iter().copied());
+    passed
 }
 
 /// Adds the free ports that a configuration for a test does not name.

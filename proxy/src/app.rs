@@ -30,10 +30,11 @@ use crate::{
     control::{self, Control, Predecessor},
     lifecycle::{
         drain::{self, Doors, Order, Phase},
+        manager::Manager,
         reload::{self, Reloader},
         sockets::Sockets,
     },
-    listen::{Acceptor, Connections, Listener, Manners, Strict, Times},
+    listen::{Acceptor, Connections, Listener, Manners, Passed, Strict, Times},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
@@ -76,6 +77,8 @@ pub struct Shared {
     acceptors: Vec<Shown>,
     /// The key under which credentials are hashed.
     pub hash_key: HashKey,
+    /// The service manager.
+    pub manager: Manager,
     /// Requests that are being served, and reports that are written a little after theirs.
     pub work: TaskTracker,
 }
@@ -163,6 +166,7 @@ pub fn run(
     telemetry: &telemetry::Guard,
 ) -> ExitCode {
     raise_file_limit();
+    let passed = Passed::from_environment();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -170,7 +174,13 @@ pub fn run(
         Ok(runtime) => runtime,
         Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
     };
-    let code = match runtime.block_on(serve(config, reloader, start, telemetry.access_log())) {
+    let code = match runtime.block_on(serve(
+        config,
+        reloader,
+        start,
+        telemetry.access_log(),
+        passed,
+    )) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => not_started(&message),
     };
@@ -192,6 +202,7 @@ async fn serve(
     reloader: Reloader,
     start: Start,
     access_log: AccessLog,
+    passed: Passed,
 ) -> Result<(), String> {
     let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
     let before = match (start, &config.control) {
@@ -199,7 +210,7 @@ async fn serve(
         _ => None,
     };
     let (predecessor, sockets) = before.unzip();
-    let mut sockets = sockets.unwrap_or_default();
+    let mut sockets = sockets.unwrap_or_default().with(passed);
     let acceptors = acceptors(&config);
     let listeners = listen(&config, &acceptors, &mut sockets).map_err(|e| e.to_string())?;
     let shared = share_with(config, acceptors, access_log)?;
@@ -243,6 +254,7 @@ async fn serve(
     tokio::spawn(reload::watch(shared.clone(), reloader));
     shared.started.store(true, Ordering::Relaxed);
     shared.ready.store(true, Ordering::Relaxed);
+    shared.manager.ready("ready");
 
     let (orders, ordered) = mpsc::channel(1);
     let (phase, phases) = watch::channel(Phase::Serving);
@@ -340,6 +352,7 @@ fn share_with(
         acceptors,
         upstream,
         hash_key,
+        manager: Manager::from_environment(),
         work: TaskTracker::new(),
     }))
 }
@@ -360,16 +373,20 @@ fn listen(config: &Config, acceptors: &[Shown], sockets: &mut Sockets) -> io::Re
         .map(|path| sockets.listen("control", &Address::Unix(path.clone()), PRIVATE))
         .transpose()
         .map_err(with_remedy)?;
-    Ok(Listeners {
+    let listeners = Listeners {
         control,
         proxy: acceptors
             .iter()
             .map(|(address, acceptor)| {
                 let listener = sockets.listen("proxy", address, PUBLIC)?;
-                Ok(match acceptor {
-                    Some(acceptor) => listener.secured(acceptor.clone()),
-                    None => listener,
-                })
+                match (acceptor, listener.address()) {
+                    (None, _) => Ok(listener),
+                    (Some(_), Address::Unix(_)) => Err(io::Error::new(
+                        io::ErrorKind::InvalidInput,
+                        format!("{address} is a Unix socket, which `listen.tls` is not for: remove that, or pass a TCP socket"),
+                    )),
+                    (Some(acceptor), _) => Ok(listener.secured(acceptor.clone())),
+                }
             })
             .collect::<io::Result<_>>()?,
         admin: sockets.listen("admin", &config.admin, PRIVATE)?,
@@ -378,7 +395,18 @@ fn listen(config: &Config, acceptors: &[Shown], sockets: &mut Sockets) -> io::Re
             .as_ref()
             .map(|address| sockets.listen("health", address, PUBLIC))
             .transpose()?,
-    })
+    };
+    if matches!(config.admin, Address::Systemd(_))
+        && let Some(doubt) = config::doubt_admin(listeners.admin.address())
+    {
+        tracing::warn!("admin: {doubt}");
+    }
+    if let Some(names) = sockets.left() {
+        tracing::warn!(
+            "systemd passed sockets that no `systemd:NAME` of the configuration names: {names}"
+        );
+    }
+    Ok(listeners)
 }
 
 fn with_remedy(e: io::Error) -> io::Error {

@@ -162,7 +162,7 @@ impl ServeArgs {
 /// The flags that stand over a configuration file.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfigFlags {
-    /// Where git clients connect: IP:PORT or unix:/PATH; may be repeated [default: the file's, else 127.0.0.1:8080]
+    /// Where git clients connect: IP:PORT, unix:/PATH or systemd:NAME; may be repeated [default: the file's, else 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     pub listen: Vec<String>,
 
@@ -174,7 +174,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "DIR")]
     pub repos: Option<PathBuf>,
 
-    /// Where status, metrics and probes are: IP:PORT or unix:/PATH [default: the file's, else 127.0.0.1:9901]
+    /// Where status, metrics and probes are: IP:PORT, unix:/PATH or systemd:NAME [default: the file's, else 127.0.0.1:9901]
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
 

@@ -147,7 +147,7 @@ pub(super) fn own_addresses(
 
 fn collide(a: &Address, b: &Address) -> bool {
     match (a, b) {
-        (Address::Unix(a), Address::Unix(b)) => a == b,
+        (Address::Unix(_), Address::Unix(_)) | (Address::Systemd(_), Address::Systemd(_)) => a == b,
         (Address::Tcp(a), Address::Tcp(b)) => {
             let family = a.is_ipv4() == b.is_ipv4();
             let overlap = a.ip() == b.ip()

@@ -43,6 +43,7 @@ pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
 pub(crate) use manifests::{Embedded, in_manifests};
 pub(crate) use scalars::{control_socket, show_size};
+pub(crate) use warnings::doubt_admin;
 
 /// The JSON schema of the configuration file (draft 2020-12), for editors and for checks outside packgate.
 pub const SCHEMA: &str = include_str!("schema.json");
@@ -54,6 +55,8 @@ pub enum Address {
     Tcp(SocketAddr),
     /// A socket at this absolute path.
     Unix(PathBuf),
+    /// The socket that systemd passes under this name.
+    Systemd(String),
 }
 
 /// As the configuration writes it.
@@ -62,6 +65,7 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(address) => address.fmt(f),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Systemd(name) => write!(f, "systemd:{name}"),
         }
     }
 }

@@ -101,12 +101,15 @@ pub(crate) fn show_size(bytes: u64) -> String {
     }
 }
 
-/// An address to listen on: `127.0.0.1:8080`, `[::]:8080`, `localhost:8080` or `unix:/path`.
+/// An address to listen on: `127.0.0.1:8080`, `[::]:8080`, `localhost:8080`, `unix:/path` or `systemd:name`.
 ///
 /// Other names are refused rather than resolved: which interface a server listens on must not depend on DNS.
 pub(super) fn listen_address(text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return socket_path(path).map(Address::Unix);
+    }
+    if let Some(name) = text.strip_prefix("systemd:") {
+        return socket_name(name).map(Address::Systemd);
     }
     if let Some(port) = text
         .strip_prefix("localhost:")
@@ -124,7 +127,7 @@ pub(super) fn listen_address(text: &str) -> Result<Address, String> {
         Some(port) => format!("write `0.0.0.0:{port}` for every interface, `127.0.0.1:{port}` for this machine only"),
         None if text.contains("://") => "write it without a scheme".to_owned(),
         None if text.parse::<IpAddr>().is_ok() => "the port is missing".to_owned(),
-        None => "write an IP address and a port, such as `127.0.0.1:8080` or `[::1]:8080`, or `unix:/path`".to_owned(),
+        None => "write an IP address and a port, such as `127.0.0.1:8080` or `[::1]:8080`, `unix:/path`, or `systemd:name`".to_owned(),
     };
     Err(format!(
         "{} is not an address to listen on: {remedy}",
@@ -139,6 +142,18 @@ pub(crate) fn control_socket(text: &str) -> Result<PathBuf, String> {
         None => Err(format!(
             "must be a Unix socket such as `unix:/run/packgate/control.sock`, not {}",
             shown(text)
+        )),
+    }
+}
+
+/// As `FileDescriptorName=` takes it (systemd.socket(5)).
+fn socket_name(name: &str) -> Result<String, String> {
+    let printable = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b':';
+    match (1..=255).contains(&name.len()) && name.as_bytes().iter().all(|byte| printable(byte)) {
+        true => Ok(name.to_owned()),
+        false => Err(format!(
+            "{} is no name of a socket: write what `FileDescriptorName=` says in its .socket unit, such as `systemd:proxy`",
+            shown(name)
         )),
     }
 }
@@ -364,6 +379,10 @@ mod tests {
             listen_address("unix:/run/packgate.sock"),
             Ok(Address::Unix("/run/packgate.sock".into()))
         );
+        assert_eq!(
+            listen_address("systemd:packgate.socket"),
+            Ok(Address::Systemd("packgate.socket".to_owned()))
+        );
         for (text, remedy) in [
             (":8080", "0.0.0.0:8080"),
             ("8080", "127.0.0.1:8080"),
@@ -372,6 +391,9 @@ mod tests {
             ("git.example:80", "an IP address"),
             ("unix:run/x", "start with `/`"),
             ("unix:", "start with `/`"),
+            ("systemd:", "FileDescriptorName="),
+            ("systemd:a:b", "FileDescriptorName="),
+            ("systemd:ä", "FileDescriptorName="),
             ("127.0.0.1:65536", "an IP address"),
         ] {
             let message = listen_address(text).unwrap_err();

@@ -14,6 +14,17 @@ const PATIENCE_OF_PROXIES: Duration = Duration::from_secs(60);
 /// Folders in which any user of the machine may create files.
 const EVERYBODYS_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
+/// Why the admin listener is better not at `address`.
+pub(crate) fn doubt_admin(address: &Address) -> Option<String> {
+    match address {
+        Address::Tcp(admin) if !admin.ip().is_loopback() => Some(format!(
+            "{admin} can be reached from other machines, and shows repositories, users and addresses; `health` is meant for \
+             a kubelet and Prometheus"
+        )),
+        Address::Tcp(_) | Address::Unix(_) | Address::Systemd(_) => None,
+    }
+}
+
 impl Config {
     /// Everything about this configuration that deserves a second look, in the order of the keys.
     pub fn warnings(&self) -> Vec<Warning> {
@@ -47,16 +58,8 @@ impl Config {
         for warning in self.doubts_about_certificates() {
             warn(warning.path, warning.message);
         }
-        if let Address::Tcp(admin) = &self.admin
-            && !admin.ip().is_loopback()
-        {
-            warn(
-                "admin".into(),
-                format!(
-                    "{admin} can be reached from other machines, and shows repositories, users and addresses; `health` \
-                         is meant for a kubelet and Prometheus"
-                ),
-            );
+        if let Some(doubt) = doubt_admin(&self.admin) {
+            warn("admin".into(), doubt);
         }
         if let Some(socket) = &self.control
             && EVERYBODYS_FOLDERS

@@ -14,6 +14,7 @@
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
+use humantime::format_duration;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
@@ -120,15 +121,25 @@ pub async fn run(
     let mut order = tokio::select! {
         stop = signals.next() => match stop {
             Stop::WhenDrained => Order::Stop,
-            Stop::AtOnce => return tracing::info!("interrupted: stopping at once"),
+            Stop::AtOnce => {
+                shared.manager.stopping("stopping at once");
+                return tracing::info!("interrupted: stopping at once");
+            }
         },
         Some(order) = orders.recv() => order,
     };
     let first = order;
     let leave = async {
         let cut = match first {
-            Order::Stop | Order::Drain => drain(shared, &doors).await,
-            Order::HandOver => hand_over(shared, &doors).await,
+            Order::Stop => {
+                shared.manager.stopping("draining");
+                drain(shared, &doors).await
+            }
+            Order::Drain => drain(shared, &doors).await,
+            Order::HandOver => {
+                shared.manager.stopping("handed over: finishing what has begun");
+                hand_over(shared, &doors).await
+            }
         };
         wake_idle().await;
         // HTTP/2 connections may still have the end of a response to write.
@@ -144,6 +155,7 @@ pub async fn run(
         match (stop, order) {
             (Stop::WhenDrained, Order::Drain | Order::HandOver) => {
                 tracing::info!("the process will exit when it has drained");
+                shared.manager.stopping("draining");
                 order = Order::Stop;
             }
             _ => return tracing::warn!("told to stop again: stopping at once"),
@@ -152,6 +164,7 @@ pub async fn run(
     tracing::info!("drained");
     if order == Order::Drain {
         tracing::info!("waiting for SIGTERM");
+        shared.manager.status("drained: waiting for SIGTERM");
         signals.next().await;
     }
 }
@@ -161,10 +174,19 @@ async fn drain(shared: &Shared, doors: &Doors) -> usize {
     let config::Drain { delay, timeout } = shared.config().drain;
     tracing::info!(?delay, ?timeout, "draining: readiness fails from now on");
     shared.unready();
+    shared.manager.status(&format!(
+        "draining: everything is served for {} more",
+        format_duration(delay)
+    ));
     doors.enter(Phase::Announced);
     sleep(delay).await;
     tracing::info!("draining: closing the listeners");
     shared.floor.drain();
+    shared.manager.status(&format!(
+        "draining: {} clones may take up to {} to finish",
+        shared.floor.occupancy().0,
+        format_duration(timeout)
+    ));
     doors.close_listeners();
     shared.work.close();
     within(timeout, shared, doors, shared.work.wait()).await

@@ -88,7 +88,14 @@ pub async fn watch(shared: Arc<Shared>, reloader: Reloader) {
             continue;
         }
         known = now;
+        shared.manager.reloading();
         let outcome = reload(&shared, &source);
+        shared.manager.ready(match outcome {
+            ReloadOutcome::Applied => "ready, with the configuration reloaded",
+            ReloadOutcome::Rejected => {
+                "ready, with the configuration of before: the file has a mistake, see the log"
+            }
+        });
         shared.metrics.reload(outcome);
         certificates = match outcome {
             // As they were when the configuration was read, which was after the look above.

@@ -1,4 +1,5 @@
-//! The sockets the process listens on: bound, or inherited from the process before, and handed on to the next one.
+//! The sockets the process listens on: bound, passed by systemd, or inherited from the process before, and handed on to the
+//! next one. Those of systemd are not: it passes them to the next one itself.
 //!
 //! A socket is known by what it is for and by its address as the configuration writes it, not as the system sees it: so
 //! port 0 of the new process is the port that port 0 of the old one was given. Of several with one name the first goes to
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     config::Address,
-    listen::{Listener, Socket},
+    listen::{Listener, Passed, Socket},
 };
 
 /// What a socket is known by to both sides of a hand-over.
@@ -30,6 +31,7 @@ pub struct Name {
 #[derive(Default)]
 pub struct Sockets {
     inherited: Vec<(Name, Option<OwnedFd>)>,
+    passed: Passed,
     /// Not kept open from here: a listener that is closed is closed.
     open: Vec<(Name, Weak<Socket>)>,
 }
@@ -42,16 +44,35 @@ impl Sockets {
                 .into_iter()
                 .map(|(name, socket)| (name, Some(socket)))
                 .collect(),
-            open: Vec::new(),
+            ..Sockets::default()
         }
     }
 
-    /// Listens at `address`, by the inherited socket if there is one. One that is bound gets the permissions `mode` if it is
+    /// Adds what systemd has passed.
+    pub fn with(self, passed: Passed) -> Sockets {
+        Sockets { passed, ..self }
+    }
+
+    /// Listens at `address`, by the passed or inherited socket if there is one. One that is bound gets the permissions `mode` if it is
     /// a Unix socket.
     ///
     /// # Errors
     /// What the system says, with the address in front.
     pub fn listen(&mut self, r#for: &str, address: &Address, mode: u32) -> io::Result<Listener> {
+        let listener = match address {
+            Address::Systemd(name) => self.passed.take(name)?,
+            Address::Tcp(_) | Address::Unix(_) => self.inherit_or_bind(r#for, address, mode)?,
+        };
+        tracing::info!(r#for, addr = %listener.address(), "listening");
+        Ok(listener)
+    }
+
+    fn inherit_or_bind(
+        &mut self,
+        r#for: &str,
+        address: &Address,
+        mode: u32,
+    ) -> io::Result<Listener> {
         let name = Name {
             r#for: r#for.to_owned(),
             address: address.to_string(),
@@ -63,9 +84,13 @@ impl Sockets {
             Some(socket) => Listener::adopt(address, socket)?,
             None => Listener::bind(address, mode)?,
         };
-        tracing::info!(r#for, addr = %listener.address(), "listening");
         self.open.push((name, Arc::downgrade(listener.socket())));
         Ok(listener)
+    }
+
+    /// The names of what systemd has passed and nobody listens on; None if there is nothing.
+    pub fn left(&self) -> Option<String> {
+        self.passed.left()
     }
 
     /// Closes what was inherited and is not listened on, and says which were taken, by their places.

@@ -9,6 +9,7 @@ mod client;
 mod fault;
 mod head;
 mod message;
+mod passed;
 mod patience;
 mod peek;
 mod socket;
@@ -23,6 +24,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use client::Client;
 pub use fault::Fault;
+pub use passed::Passed;
 pub use patience::{Manners, is_stall};
 pub use socket::{Accepted, Socket};
 pub use strict::{Strict, Times};

@@ -61,6 +61,7 @@ impl Socket {
                 kind: Kind::Unix(socket, SocketFile::new(path, true)),
                 bound: address.clone(),
             }),
+            Address::Systemd(_) => Err(io::Error::other("only systemd binds it")),
         };
         bound.map_err(|e| io::Error::new(e.kind(), format!("cannot listen on {address}: {e}")))
     }

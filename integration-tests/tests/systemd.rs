@@ -1,0 +1,459 @@
+//! systemd starts packgate with sockets that are open already, is told how it is, and locks it down.
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener, UdpSocket},
+    os::{fd::AsFd, unix::net::UnixListener},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use packgate_integration_tests::{
+    Connection, Git, NotifySocket, Origin, Packgate, Request,
+    http::{Endpoint, Stream},
+    packgate::binary,
+    process::find_command,
+    repos::Sample,
+    tls::Authority,
+    until,
+};
+use rustix::{
+    process::Signal,
+    time::{ClockId, clock_gettime},
+};
+
+fn port() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Only the stand-in behind it knows what it answers.
+fn before(origin: &Origin, rest: &str) -> String {
+    format!(
+        "listen: systemd:proxy\nupstream: {}\n{rest}",
+        origin.upstream()
+    )
+}
+
+#[test]
+fn systemd_socket_activate_starts_it_with_the_first_connection_and_git_clones_through_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = Sample::Demo.copy_to(&dir.path().join("repos"), "demo.git");
+    let activate = find_command("systemd-socket-activate");
+    let (listener, address) = port();
+    // Before anything runs that could accept it.
+    let mut early = Connection::open(address);
+    early.send(&Request::get("/demo.git/info/refs?service=git-upload-pack"));
+    let mut packgate = Packgate::start_passed(
+        &[("proxy", listener.as_fd())],
+        &[
+            activate.to_str().unwrap(),
+            "--fdname=proxy",
+            "-E",
+            "GIT_CONFIG_NOSYSTEM=1",
+        ],
+        &[],
+        &format!(
+            "listen: systemd:proxy\nupstream: {{cgi: {{root: {}}}}}\nlimits: [{{name: all, per: global, seats: 2}}]\n\
+             drain: {{delay: 0s, timeout: 1m}}\n",
+            dir.path().join("repos").display()
+        ),
+    );
+    assert_eq!(packgate.addr(), address);
+    assert_eq!(
+        early.read_response().unwrap().status,
+        200,
+        "sent before packgate ran"
+    );
+
+    let git = Git::newest();
+    let url = format!("{}/demo.git", packgate.url());
+    git.run(
+        dir.path(),
+        ["clone", "--quiet", "--mirror", &url, "cloned.git"],
+    );
+    git.contents(&dir.path().join("cloned.git"))
+        .assert_same(&git.contents(&served), "a clone through a passed socket");
+
+    packgate.signal(Signal::TERM);
+    assert_eq!(packgate.wait_exit(Duration::from_secs(10)).code(), Some(0));
+    Stream::connect(&Endpoint::Tcp(address)).expect("the socket outlives the process");
+}
+
+#[test]
+fn a_second_process_takes_over_on_the_same_socket_and_nobody_is_turned_away() {
+    let (origin, latch) = Origin::holding();
+    let (listener, address) = port();
+    let start = || {
+        let yaml = before(
+            &origin,
+            "limits: [{name: all, per: global, seats: 4}]\ndrain: {delay: 200ms, timeout: 1m}\n",
+        );
+        Packgate::start_passed(&[("proxy", listener.as_fd())], &[], &[], &yaml)
+    };
+    let mut old = start();
+    let mut running = old.hold_seat("demo.git");
+    let new = start();
+
+    old.signal(Signal::TERM);
+    let ask = || {
+        let response = Connection::open(address).exchange(&Request::get("/page"));
+        assert_eq!(response.expect("an answer").status, 200);
+    };
+    until("the old one to let go of the socket", || {
+        ask();
+        old.log().contains("closing the listeners").then_some(())
+    });
+    let served = |packgate: &Packgate| {
+        packgate
+            .metrics()
+            .get("packgate_requests_total", &[("endpoint", "other")])
+    };
+    let served_before = served(&new);
+    (0..20).for_each(|_| ask());
+    assert_eq!(
+        served(&new) - served_before,
+        20.0,
+        "the new one serves everybody"
+    );
+    assert!(!old.has_ended(), "its clone still runs");
+    latch.open();
+    assert_eq!(
+        running
+            .read_response()
+            .expect("the clone, to its end")
+            .status,
+        200
+    );
+    assert_eq!(old.wait_exit(Duration::from_secs(10)).code(), Some(0));
+    ask();
+}
+
+#[test]
+fn a_unix_socket_that_was_passed_serves_and_its_file_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("proxy.sock");
+    let (by_unix, (by_tcp, _)) = (UnixListener::bind(&path).unwrap(), port());
+    let origin = Origin::holding().0;
+    let mut packgate = Packgate::start_passed(
+        &[("tcp", by_tcp.as_fd()), ("unix", by_unix.as_fd())],
+        &[],
+        &[],
+        &format!(
+            "listen: [systemd:tcp, systemd:unix]\nupstream: {}\ndrain: {{delay: 0s}}\n",
+            origin.upstream()
+        ),
+    );
+    for endpoint in [Endpoint::Unix(path.clone()), Endpoint::Tcp(packgate.addr())] {
+        let stream = Stream::connect(&endpoint).expect("it listens");
+        let answer = Connection::over(stream, Vec::new()).exchange(&Request::get("/page"));
+        assert_eq!(answer.unwrap().status, 200);
+    }
+    packgate.signal(Signal::TERM);
+    assert_eq!(packgate.wait_exit(Duration::from_secs(10)).code(), Some(0));
+    assert!(path.exists(), "the file is systemd's");
+}
+
+#[test]
+fn admin_can_be_passed_and_a_warning_says_where_it_should_not_be() {
+    let origin = Origin::holding().0;
+    let (proxy, _) = port();
+    let admin = TcpListener::bind("0.0.0.0:0").unwrap();
+    let packgate = Packgate::start_passed(
+        &[
+            ("proxy", proxy.as_fd()),
+            ("packgate-admin.socket", admin.as_fd()),
+        ],
+        &[],
+        &[],
+        &before(&origin, "admin: systemd:packgate-admin.socket\n"),
+    );
+    assert_eq!(packgate.admin("/readyz").status, 200);
+    assert!(
+        packgate
+            .log()
+            .contains("can be reached from other machines"),
+        "{}",
+        packgate.log()
+    );
+}
+
+#[test]
+fn git_inherits_neither_sockets_nor_variables() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = Sample::Demo.copy_to(dir.path(), "demo.git");
+    // What a hook sees is what git sees.
+    let hook = served.join("hooks/pre-receive");
+    let seen = dir.path().join("seen");
+    fs::create_dir_all(hook.parent().unwrap()).unwrap();
+    fs::write(
+        &hook,
+        format!(
+            "#!/bin/sh\n{{ env; ls -l /proc/$$/fd; }} >{}\n",
+            seen.display()
+        ),
+    )
+    .unwrap();
+    Command::new("chmod").arg("+x").arg(&hook).status().unwrap();
+    let git = Git::newest();
+    git.run(&served, ["config", "http.receivepack", "true"]);
+    let ((proxy, _), (other, _), notify) = (port(), port(), NotifySocket::new());
+    let packgate = Packgate::start_passed(
+        &[("proxy", proxy.as_fd()), ("nobody's", other.as_fd())],
+        &[],
+        &[("NOTIFY_SOCKET", notify.path().to_str().unwrap())],
+        &format!(
+            "listen: systemd:proxy\nupstream: {{cgi: {{root: {}}}}}\n",
+            dir.path().display()
+        ),
+    );
+    assert!(
+        packgate.log().contains(
+            "systemd passed sockets that no `systemd:NAME` of the configuration names: `nobody's`"
+        ),
+        "{}",
+        packgate.log()
+    );
+    let url = format!("{}/demo.git", packgate.url());
+    git.run(dir.path(), ["clone", "--quiet", &url, "work"]);
+    git.run(
+        &dir.path().join("work"),
+        ["push", "--quiet", "origin", "HEAD:refs/heads/pushed"],
+    );
+    let seen = fs::read_to_string(seen).unwrap();
+    assert!(
+        seen.contains("GIT_PROJECT_ROOT") && seen.contains("0 -> "),
+        "{seen}"
+    );
+    for alien in ["LISTEN_", "NOTIFY_SOCKET", "socket:"] {
+        assert!(!seen.contains(alien), "{alien}\n{seen}");
+    }
+}
+
+#[test]
+fn what_cannot_be_listened_on_is_refused_with_what_to_do() {
+    let origin = Origin::holding().0;
+    let yaml = before(&origin, "");
+    let ((listener, _), (other, _)) = (port(), port());
+    let (one, two) = (listener.as_fd(), other.as_fd());
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let null = fs::File::open("/dev/null").unwrap();
+    let connected = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let unix = UnixListener::bind(dir.path().join("s")).unwrap();
+    for (sockets, env, told) in [
+        (
+            &[][..],
+            &[("LISTEN_FDS", "")][..],
+            "packgate was started without sockets of systemd (LISTEN_FDS is not set): start its .socket unit",
+        ),
+        (
+            &[("web", one), ("admin", two)],
+            &[],
+            "systemd passed `web`, `admin` and none of that name; write `FileDescriptorName=proxy` in the .socket unit",
+        ),
+        (
+            &[("", one)],
+            &[],
+            "systemd passed `unknown` and none of that name",
+        ),
+        (
+            &[("proxy", one), ("proxy", two)],
+            &[],
+            "systemd passed 2 sockets of that name; give each a .socket unit",
+        ),
+        (
+            &[("proxy", datagrams.as_fd())],
+            &[],
+            "it is a datagram socket; write `ListenStream=`",
+        ),
+        (&[("proxy", null.as_fd())], &[], "it is no stream socket"),
+        (&[("proxy", connected.as_fd())], &[], "it does not listen"),
+        (
+            &[("proxy", one)],
+            &[("LISTEN_FDS", "many")],
+            "LISTEN_FDS is no number of sockets: `many`",
+        ),
+    ] {
+        let (code, said) = Packgate::refused_passed(sockets, &[], env, &yaml);
+        assert_eq!(code, Some(69), "{said}");
+        assert!(said.contains(told), "{told}\n{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    // Meant for another process: a script that did not exec.
+    let between = ["sh", "-c", "\"$@\"; exit $?", "sh"];
+    let (code, said) = Packgate::refused_passed(&[("proxy", one)], &between, &[], &yaml);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(
+        said.contains("a script in between must `exec` packgate"),
+        "{said}"
+    );
+    // Never without the TLS that was asked for.
+    let authority = Authority::new();
+    let pair = authority.issue("gate.example");
+    let yaml = format!(
+        "listen: {{address: systemd:proxy, tls: {}}}\nupstream: {}\n",
+        pair.yaml(),
+        origin.upstream()
+    );
+    let (code, said) = Packgate::refused_passed(&[("proxy", unix.as_fd())], &[], &[], &yaml);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(
+        said.contains("systemd:proxy is a Unix socket, which `listen.tls` is not for"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_manager_is_told_when_it_is_ready_reloads_and_stops() {
+    let origin = Origin::holding().0;
+    let ((proxy, _), notify) = (port(), NotifySocket::new());
+    let yaml = before(
+        &origin,
+        "limits: [{name: all, per: global, seats: 2}]\ndrain: {delay: 300ms, timeout: 15m}\n",
+    );
+    let mut packgate = Packgate::start_passed(
+        &[("proxy", proxy.as_fd())],
+        &[],
+        &[("NOTIFY_SOCKET", notify.path().to_str().unwrap())],
+        &yaml,
+    );
+    notify.until_line("READY=1");
+    assert_eq!(notify.heard(), ["READY=1\nSTATUS=ready"]);
+
+    let before_reload = monotonic_usec();
+    packgate.signal(Signal::HUP);
+    notify.until_line("STATUS=ready, with the configuration reloaded");
+    let [_, reloading, ready] = notify.heard().try_into().expect("three messages");
+    let lines: Vec<&str> = reloading.lines().collect();
+    assert_eq!(lines[0], "RELOADING=1");
+    let usec: u64 = lines[1]
+        .strip_prefix("MONOTONIC_USEC=")
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((before_reload..=monotonic_usec()).contains(&usec), "{usec}");
+    assert!(ready.starts_with("READY=1\n"), "{ready}");
+
+    packgate.write_config("mode: nonsense\n");
+    let told = notify.until_line(
+        "STATUS=ready, with the configuration of before: the file has a mistake, see the log",
+    );
+    assert!(told.starts_with("READY=1\n"), "it serves on: {told}");
+
+    packgate.signal(Signal::TERM);
+    let told = notify.until_line("STATUS=draining: everything is served for 300ms more");
+    assert!(told.starts_with("STOPPING=1\n"), "{told}");
+    notify.until_line("STATUS=draining: 0 clones may take up to 15m to finish");
+    assert_eq!(packgate.wait_exit(Duration::from_secs(10)).code(), Some(0));
+}
+
+#[test]
+fn a_manager_that_is_not_there_or_not_named_is_no_reason_not_to_serve() {
+    let origin = Origin::holding().0;
+    let too_long = format!("/{}", "x".repeat(200));
+    for name in [
+        "/no/such/socket",
+        "@no-such-name",
+        "vsock:2:1",
+        &too_long,
+        "",
+    ] {
+        let (proxy, _) = port();
+        let sockets = [("proxy", proxy.as_fd())];
+        let packgate = Packgate::start_passed(
+            &sockets,
+            &[],
+            &[("NOTIFY_SOCKET", name)],
+            &before(&origin, ""),
+        );
+        assert_eq!(packgate.ask(&Request::get("/page")).status, 200, "{name}");
+        assert_eq!(
+            packgate.log().contains("service manager"),
+            !name.is_empty(),
+            "{name}: {}",
+            packgate.log()
+        );
+    }
+}
+
+fn monotonic_usec() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec * 1_000_000 + now.tv_nsec / 1_000).unwrap()
+}
+
+/// The unit's folder, and a copy of it in which the program is the one under test.
+fn units() -> (PathBuf, tempfile::TempDir) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/systemd");
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(&shipped).unwrap() {
+        let entry = entry.unwrap();
+        let text = fs::read_to_string(entry.path()).unwrap();
+        let text = text.replace("/usr/local/bin/packgate", binary().to_str().unwrap());
+        fs::write(copy.path().join(entry.file_name()), text).unwrap();
+    }
+    (shipped, copy)
+}
+
+fn analyze(args: &[&str], files: &[PathBuf]) -> (bool, String) {
+    let output = Command::new(find_command("systemd-analyze"))
+        .args(args)
+        .args(files)
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+#[test]
+fn the_units_are_right_and_lock_the_service_down() {
+    let (_, copy) = units();
+    let files = ["packgate.service", "packgate.socket"].map(|name| copy.path().join(name));
+    let (fine, said) = analyze(&["verify", "--man=no"], &files);
+    assert!(fine && said.is_empty(), "{said}");
+    // An exposure of 1.1, in tenths; 10 is the most.
+    let (fine, said) = analyze(
+        &["security", "--offline=true", "--threshold=11", "--no-pager"],
+        &files[..1],
+    );
+    assert!(fine, "{said}");
+
+    // With git of its own: the same service with the drop-in.
+    let folder = copy.path().join("packgate.service.d");
+    fs::create_dir(&folder).unwrap();
+    fs::rename(copy.path().join("repos.conf"), folder.join("repos.conf")).unwrap();
+    let (fine, said) = analyze(&["verify", "--man=no"], &files[..1]);
+    assert!(fine && said.is_empty(), "{said}");
+    let (fine, said) = analyze(
+        &["security", "--offline=true", "--threshold=11", "--no-pager"],
+        &files[..1],
+    );
+    assert!(fine, "{said}");
+}
+
+#[test]
+fn the_time_for_a_stop_is_above_what_the_configuration_drains_for() {
+    let (shipped, _) = units();
+    let output = Packgate::output(
+        &["check", shipped.join("packgate.yaml").to_str().unwrap()],
+        b"",
+    );
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(page.lines().last(), Some("ok"), "{page}");
+    let (_, seconds) = page
+        .split_once("terminationGracePeriodSeconds: at least ")
+        .expect("the sum");
+    let least: u64 = seconds.split(')').next().unwrap().parse().unwrap();
+    let unit = fs::read_to_string(shipped.join("packgate.service")).unwrap();
+    let given = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("TimeoutStopSec="))
+        .unwrap();
+    let given: u64 = given.parse().unwrap();
+    assert!((least..least + 30).contains(&given), "{given} for {least}");
+}
