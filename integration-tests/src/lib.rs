@@ -14,6 +14,8 @@
 
 pub mod client;
 pub mod dice;
+pub mod envoy;
+pub mod gates;
 pub mod git;
 pub mod h2;
 pub mod http;
@@ -27,11 +29,14 @@ pub mod relay;
 pub mod repos;
 pub mod scripted;
 pub mod server;
+pub mod shipped;
 pub mod tls;
 pub mod wait;
 
 pub use client::Client;
 pub use dice::Dice;
+pub use envoy::Envoy;
+pub use gates::Gates;
 pub use git::Git;
 pub use h2::H2;
 pub use http::{Connection, Endpoint, Request, Response};
@@ -42,4 +47,5 @@ pub use packs::PackCount;
 pub use relay::Relay;
 pub use scripted::Scripted;
 pub use server::NginxGit;
+pub use shipped::Shipped;
 pub use wait::{until, within};
