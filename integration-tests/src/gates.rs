@@ -99,7 +99,7 @@ impl Gates {
     }
 
     /// The repositories in each gate's access log.
-    fn repositories(&self) -> [BTreeSet<String>; 2] {
+    pub fn repositories(&self) -> [BTreeSet<String>; 2] {
         array::from_fn(|n| {
             let requests = self.received("/git-upload-pack");
             let log = self.gates[n].until_logged(requests[n]).into_iter();

@@ -19,6 +19,7 @@ pub mod gates;
 pub mod git;
 pub mod h2;
 pub mod http;
+pub mod istio;
 pub mod metrics;
 pub mod origin;
 pub mod packgate;

@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use packgate_integration_tests::{Envoy, Gates, Git, NginxGit, Packgate, repos::Sample, until};
+use packgate_integration_tests::{
+    Envoy, Gates, Git, NginxGit, Packgate, Request, pkt, repos::Sample, until, within,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -53,6 +55,28 @@ fn clone_on(envoy: &Envoy, first: usize, over: &AtomicBool, count: &AtomicUsize)
         assert_eq!(head, "");
         count.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+#[test]
+fn a_gate_that_drains_is_left_within_two_seconds_and_serves_on() {
+    let gates = Gates::start();
+    let envoy = Envoy::start(&gates.gates);
+    gates.gates[0].signal(Signal::TERM);
+    // The interval and the timeout of a health check, and as much for a busy machine.
+    within(Duration::from_secs(4), "Envoy to leave the gate", || {
+        (envoy.stat("cluster.packgate.membership_healthy") == 1).then_some(())
+    });
+    for name in REPOSITORIES {
+        let fetch = Request::upload_pack(name, pkt::clone_v2());
+        assert_eq!(envoy.status_of(&fetch), 200);
+        assert_eq!(
+            gates.gates[0].ask(&fetch).status,
+            200,
+            "its drain.delay is not over"
+        );
+    }
+    let each = REPOSITORIES.len();
+    assert_eq!(gates.received("upload-pack"), [each, each]);
 }
 
 #[test]
