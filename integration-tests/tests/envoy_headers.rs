@@ -94,11 +94,15 @@ fn as_envoy_logged(gates: &Gates, log: &[serde_json::Value]) {
 }
 
 const ANNA: &str = "spiffe://example.org/anna";
+/// An address that nobody has.
+const INVENTED: &str = "203.0.113.9";
 const BEN: &str = "spiffe://example.org/ben";
 
 /// Starts a clone that its server holds; its status.
 fn begin(mut session: Session, claims: Option<&str>) -> (Session, u16) {
-    let mut request = Request::upload_pack("app.git", pkt::clone_v2()).header("X-Hold", "1");
+    let mut request = Request::upload_pack("app.git", pkt::clone_v2())
+        .header("X-Hold", "1")
+        .header("X-Forwarded-For", INVENTED);
     if let Some(uri) = claims {
         request = request.header("X-Forwarded-Client-Cert", &format!("URI={uri}"));
     }
@@ -156,6 +160,8 @@ fn a_client_certificate_is_a_user_and_a_header_that_claims_one_is_not() {
         "null".into(),
     ];
     assert_eq!(users, expected);
+
+    assert!(log.iter().all(|entry| entry["ip"] != INVENTED), "{log:?}");
 
     let unknown = Authority::new();
     let stranger = unknown.issue_client("anna", ANNA);

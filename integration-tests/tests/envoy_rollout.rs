@@ -25,6 +25,15 @@ const REPOSITORIES: [&str; 20] = [
 /// No other test listens there, so that a gate finds its ports free when it comes back.
 const ADDRESSES: [&str; 2] = ["127.0.71.1", "127.0.71.2"];
 
+/// Is over when it is dropped, also where an assertion fails: the cloners would go on for ever.
+struct Storm<'a>(&'a AtomicBool);
+
+impl Drop for Storm<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// A gate as it is shipped, but with fewer seats, so that clones wait, and for them less time to wait in.
 fn gate(server: &NginxGit, listen: &str, health: &str) -> Packgate {
     let config = Gates::placed(&server.upstream(), listen, health)
@@ -38,7 +47,7 @@ fn clones(gate: &Packgate) -> Vec<Value> {
     gate.access_log().into_iter().filter(is_clone).collect()
 }
 
-/// Clones one repository after another until it is over, each of them whole; how many.
+/// Clones one repository after another until it is over, and counts those that arrive whole.
 fn clone_on(envoy: &Envoy, first: usize, over: &AtomicBool, count: &AtomicUsize) {
     let git = Git::newest();
     for n in first.. {
@@ -48,11 +57,11 @@ fn clone_on(envoy: &Envoy, first: usize, over: &AtomicBool, count: &AtomicUsize)
         let dir = tempfile::tempdir().unwrap();
         let url = format!("{}/{}", envoy.url(), REPOSITORIES[n % REPOSITORIES.len()]);
         git.run(dir.path(), ["clone", "--quiet", &url, "clone"]);
-        let head = git.run(
+        let complaints = git.run(
             &dir.path().join("clone"),
             ["fsck", "--full", "--no-progress"],
         );
-        assert_eq!(head, "");
+        assert_eq!(complaints, "");
         count.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -61,11 +70,14 @@ fn clone_on(envoy: &Envoy, first: usize, over: &AtomicBool, count: &AtomicUsize)
 fn a_gate_that_drains_is_left_within_two_seconds_and_serves_on() {
     let gates = Gates::start();
     let envoy = Envoy::start(&gates.gates);
-    gates.gates[0].signal(Signal::TERM);
     // The interval and the timeout of a health check, and as much for a busy machine.
-    within(Duration::from_secs(4), "Envoy to leave the gate", || {
-        (envoy.stat("cluster.packgate.membership_healthy") == 1).then_some(())
-    });
+    let leaves_all_but = |healthy| {
+        within(Duration::from_secs(4), "Envoy to leave the gate", || {
+            (envoy.stat("cluster.packgate.membership_healthy") == healthy).then_some(())
+        });
+    };
+    gates.gates[0].signal(Signal::TERM);
+    leaves_all_but(1);
     for name in REPOSITORIES {
         let fetch = Request::upload_pack(name, pkt::clone_v2());
         assert_eq!(envoy.status_of(&fetch), 200);
@@ -77,6 +89,14 @@ fn a_gate_that_drains_is_left_within_two_seconds_and_serves_on() {
     }
     let each = REPOSITORIES.len();
     assert_eq!(gates.received("upload-pack"), [each, each]);
+    // Now that something was asked, it is another interval, which begins with the next check.
+    let attempts = || envoy.stat("cluster.packgate.health_check.attempt");
+    let before = attempts();
+    until("two checks of each gate", || {
+        (attempts() >= before + 4).then_some(())
+    });
+    gates.gates[1].signal(Signal::TERM);
+    leaves_all_but(0);
 }
 
 #[test]
@@ -92,6 +112,7 @@ fn a_rolling_restart_loses_no_clone() {
     let mut log: Vec<Value> = Vec::new();
 
     thread::scope(|scope| {
+        let storm = Storm(&over);
         let cloners: Vec<_> = (0..CLONERS)
             .map(|n| {
                 scope.spawn({
@@ -100,7 +121,7 @@ fn a_rolling_restart_loses_no_clone() {
                 })
             })
             .collect();
-        let storm = |what: &str, probe: &dyn Fn() -> bool| {
+        let meanwhile = |what: &str, probe: &dyn Fn() -> bool| {
             until(what, || {
                 let lost = cloners.iter().any(|cloner| cloner.is_finished());
                 assert!(!lost, "a clone was lost");
@@ -108,7 +129,7 @@ fn a_rolling_restart_loses_no_clone() {
             });
         };
         for n in 0..gates.len() {
-            storm(
+            meanwhile(
                 "clones at the gate to be restarted, one of them waiting",
                 &|| clones(&gates[n]).len() >= 3 && gates[n].waiting() > 0,
             );
@@ -121,11 +142,11 @@ fn a_rolling_restart_loses_no_clone() {
             assert_eq!(status.code(), Some(0));
             log.extend(clones(&gates[n]));
             gates[n] = gate(&servers[n], &ports.0, &ports.1);
-            storm("clones at the gate that has come back", &|| {
+            meanwhile("clones at the gate that has come back", &|| {
                 !clones(&gates[n]).is_empty()
             });
         }
-        over.store(true, Ordering::SeqCst);
+        drop(storm);
         for cloner in cloners {
             cloner.join().expect("a cloner that lost no clone");
         }
