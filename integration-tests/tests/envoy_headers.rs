@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 
 use packgate_integration_tests::{
-    Envoy, Gates, Git, Origin, Packgate, Reply, Request, pkt,
+    Envoy, Gates, Git, Origin, Packgate, Received, Reply, Request, pkt,
     repos::Sample,
     tls::{Authority, Pair, Session},
     until,
 };
+use serde_json::Value;
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -15,16 +16,9 @@ const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 fn trace_context_and_request_id_pass() {
     let gates = Gates::start();
     let envoy = Envoy::start(&gates.gates);
-    let clone = |repo| Request::upload_pack(repo, pkt::clone_v2());
-    assert_eq!(
-        envoy.status_of(&clone("with.git").header("traceparent", TRACE)),
-        200
-    );
-    assert_eq!(envoy.status_of(&clone("without.git")), 200);
-    let log = envoy.until_logged(2);
+    let log = clones_with_and_without_a_trace(&gates, &envoy);
     assert_eq!(log[0]["traceparent"], TRACE);
     assert!(log[1]["traceparent"].is_null());
-    as_envoy_logged(&gates, &log);
 }
 
 /// With a tracer of its own, Envoy continues the trace of a client and begins one where there is none.
@@ -62,35 +56,34 @@ fn the_trace_context_that_envoy_makes_passes() {
             ),
         );
     let envoy = Envoy::start_with(config, &gates.gates);
-    let clone = |repo| Request::upload_pack(repo, pkt::clone_v2());
-    assert_eq!(
-        envoy.status_of(&clone("with.git").header("traceparent", TRACE)),
-        200
-    );
-    assert_eq!(envoy.status_of(&clone("without.git")), 200);
-    let log = envoy.until_logged(2);
+    let log = clones_with_and_without_a_trace(&gates, &envoy);
     let continued = log[0]["traceparent"].as_str().unwrap();
     assert_eq!(continued[..35], TRACE[..35], "the same trace");
     assert_ne!(continued, TRACE, "another span");
     assert!(log[1]["traceparent"].is_string(), "{log:?}");
-    as_envoy_logged(&gates, &log);
 }
 
-/// Each server has received what Envoy has logged for it.
-fn as_envoy_logged(gates: &Gates, log: &[serde_json::Value]) {
+/// What Envoy has logged of the two, which is what the servers have received.
+fn clones_with_and_without_a_trace(gates: &Gates, envoy: &Envoy) -> Vec<Value> {
+    let clone = |repo| Request::upload_pack(repo, pkt::clone_v2());
+    for request in [
+        clone("with.git").header("traceparent", TRACE),
+        clone("without.git"),
+    ] {
+        assert_eq!(envoy.status_of(&request), 200);
+    }
+    let log = envoy.until_logged(2);
     let received: Vec<_> = gates.origins.iter().flat_map(Origin::received).collect();
     assert_eq!(received.len(), log.len());
-    for line in log {
-        let is_it =
-            |request: &&packgate_integration_tests::Received| line["path"] == request.target();
+    for line in &log {
+        let is_it = |request: &&Received| line["path"] == request.target();
         let request = received.iter().find(is_it).expect("it has arrived");
-        assert_eq!(
-            request.values("x-request-id"),
-            [line["request_id"].as_str().unwrap()]
-        );
-        let traceparent: Vec<_> = line["traceparent"].as_str().into_iter().collect();
-        assert_eq!(request.values("traceparent"), traceparent);
+        let logged = |field: &str| line[field].as_str().into_iter().collect::<Vec<_>>();
+        assert_eq!(logged("request_id").len(), 1);
+        assert_eq!(request.values("x-request-id"), logged("request_id"));
+        assert_eq!(request.values("traceparent"), logged("traceparent"));
     }
+    log
 }
 
 const ANNA: &str = "spiffe://example.org/anna";
