@@ -7,11 +7,15 @@ use std::{
     sync::Arc,
 };
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType, date_time_ymd,
+};
 use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
+    ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, StreamOwned,
+    SupportedProtocolVersion,
+    client::WantsClientCert,
     crypto::ring,
-    pki_types::{CertificateDer, ServerName},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use tempfile::TempDir;
 
@@ -82,6 +86,13 @@ impl Authority {
         self.write(name, lasting(CertificateParams::new(names).unwrap()))
     }
 
+    /// Issues one for a client that is known by a URI.
+    pub fn issue_client(&self, name: &str, uri: &str) -> Pair {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        self.write(name, lasting(params))
+    }
+
     /// Issues one that has not been valid for decades.
     pub fn issue_expired(&self, name: &str) -> Pair {
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
@@ -114,33 +125,56 @@ impl Authority {
         to: SocketAddr,
         versions: &[&'static SupportedProtocolVersion],
     ) -> io::Result<Session> {
-        let socket = TcpStream::connect(to)?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        self.shake_hands(socket, versions)
+        self.shake_hands(patient(to)?, versions)
+    }
+
+    /// The same as a client that shows this certificate.
+    pub fn connect_as(&self, client: &Pair, to: SocketAddr) -> io::Result<Session> {
+        let chain = CertificateDer::pem_file_iter(&client.certificate).unwrap();
+        let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
+        let key = PrivateKeyDer::from_pem_file(&client.key).unwrap();
+        let config = self.believer(rustls::DEFAULT_VERSIONS);
+        let config = config.with_client_auth_cert(chain, key).unwrap();
+        greet(patient(to)?, config)
     }
 
     /// Shakes hands over a connection that is there already.
     pub fn shake_hands(
         &self,
-        mut socket: TcpStream,
+        socket: TcpStream,
         versions: &[&'static SupportedProtocolVersion],
     ) -> io::Result<Session> {
+        greet(socket, self.believer(versions).with_no_client_auth())
+    }
+
+    fn believer(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> ConfigBuilder<ClientConfig, WantsClientCert> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots)
-            .with_no_client_auth();
-        let name = ServerName::try_from("localhost").unwrap();
-        let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
-        while connection.is_handshaking() {
-            connection.complete_io(&mut socket)?;
-        }
-        Ok(StreamOwned::new(connection, socket))
     }
+}
+
+fn patient(to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(to)?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+fn greet(mut socket: TcpStream, config: ClientConfig) -> io::Result<Session> {
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    while connection.is_handshaking() {
+        connection.complete_io(&mut socket)?;
+    }
+    Ok(StreamOwned::new(connection, socket))
 }
 
 impl Pair {

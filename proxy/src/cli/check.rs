@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, IsTerminal},
     num::NonZeroU32,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -22,11 +22,12 @@ use crate::config::{self, Config, LoadError, Upstream, Warning};
 Examples:
   packgate check packgate.yaml
   packgate check limits.yaml --repos /srv/git
-  helm template . | packgate check --replicas 7 -
+  helm template . | packgate check --replicas 7
   packgate check --schema > packgate.schema.json")]
 pub struct CheckArgs {
-    /// The configuration, a YAML file, or Kubernetes manifests with ConfigMaps that have one; `-` is standard input
-    #[arg(value_name = "FILE", required_unless_present = "schema")]
+    /// The configuration, a YAML file, or Kubernetes manifests with ConfigMaps that have one; `-`, or nothing behind a pipe, is
+    /// standard input
+    #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
 
     /// Print the JSON schema of the configuration and stop
@@ -44,9 +45,16 @@ pub struct CheckArgs {
 
 /// Prints the schema, the meaning or the mistakes.
 pub fn run(args: CheckArgs) -> ExitCode {
+    if args.schema {
+        return print(config::SCHEMA);
+    }
     let file = match args.file {
-        Some(file) if !args.schema => file,
-        _ => return print(config::SCHEMA),
+        Some(file) => file,
+        None if io::stdin().is_terminal() => {
+            complain("name the file to check, or pipe it here (`packgate check --help` has examples)");
+            return ExitCode::from(exit::USAGE);
+        }
+        None => "-".into(),
     };
     let found = match find(&file) {
         Ok(found) => found,

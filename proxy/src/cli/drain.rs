@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{ArgGroup, Args};
+use clap::Args;
 
 use super::{complain, exit};
 use crate::{
@@ -20,24 +20,21 @@ use crate::{
 
 /// `packgate drain`.
 #[derive(Args, Debug)]
-#[command(
-    group = ArgGroup::new("where").required(true).args(["control", "config"]),
-    after_help = "\
+#[command(after_help = "\
 Examples:
   packgate drain --wait --control unix:/run/packgate/control.sock
-  packgate drain --wait --timeout 10m --config packgate.yaml"
-)]
+  packgate drain --wait --timeout 10m --config packgate.yaml")]
 pub struct DrainArgs {
     /// Return only when nothing is served any more, or `drain.timeout` has cut it off
     #[arg(long)]
     pub wait: bool,
 
     /// The `control` socket of the packgate that runs: unix:/PATH
-    #[arg(long, value_name = "ADDR", value_parser = control_socket)]
-    pub control: Option<PathBuf>,
+    #[arg(long, value_name = "ADDR", value_parser = control_socket, default_value = "unix:/run/packgate/control.sock")]
+    pub control: PathBuf,
 
     /// Its configuration, a YAML file that names `control`
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "control")]
     pub config: Option<PathBuf>,
 
     /// Give up waiting after this long, with exit code 69; what runs is not cut off by that [default: never]
@@ -62,10 +59,10 @@ pub fn run(args: &DrainArgs) -> ExitCode {
 
 /// Where it listens; or the exit code, and the reason has been said.
 fn socket(args: &DrainArgs) -> Result<PathBuf, ExitCode> {
-    if let Some(socket) = &args.control {
-        return Ok(socket.clone());
-    }
-    let config = Config::load(args.config.as_deref(), &Overrides::default()).map_err(|error| {
+    let Some(file) = &args.config else {
+        return Ok(args.control.clone());
+    };
+    let config = Config::load(Some(file), &Overrides::default()).map_err(|error| {
         complain(&error);
         exit::of(&error)
     })?;
