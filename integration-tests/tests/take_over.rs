@@ -32,6 +32,8 @@ struct Storm {
     clones: AtomicUsize,
     listings: AtomicUsize,
     connects: AtomicUsize,
+    /// The longest that one of `connects` has taken, in microseconds.
+    slowest: AtomicUsize,
     failures: Mutex<Vec<String>>,
 }
 
@@ -80,7 +82,7 @@ impl Storm {
         });
     }
 
-    /// Connections that say nothing until they are accepted and asked for something in the end.
+    /// Bare connections that ask for something small.
     fn connect(&self, at: SocketAddr) {
         self.until_over(&self.connects, |_| {
             let ask = || {
@@ -91,7 +93,11 @@ impl Storm {
                 stream.read_to_end(&mut answer)?;
                 Ok::<_, std::io::Error>(answer)
             };
-            match ask() {
+            let begun = Instant::now();
+            let asked = ask();
+            let took = begun.elapsed().as_micros() as usize;
+            self.slowest.fetch_max(took, Ordering::SeqCst);
+            match asked {
                 Ok(answer) if answer.starts_with(b"HTTP/1.") => Ok(()),
                 Ok(answer) => Err(format!("a connection: {answer:?}")),
                 Err(e) => Err(format!("a connection: {e}")),
@@ -143,6 +149,7 @@ fn a_storm_of_clones_and_connections_notices_nothing() {
                 "{served:?}"
             );
         }
+        packgate.until_logged(3);
         storm.over.store(true, Ordering::SeqCst);
         during
     });
@@ -156,6 +163,45 @@ fn a_storm_of_clones_and_connections_notices_nothing() {
         !packgate.access_log().is_empty(),
         "the last one served, too"
     );
+}
+
+#[test]
+fn no_connection_is_refused_while_processes_change() {
+    let origin = Origin::forgetful(b"ok");
+    let control = Controlled::new(&format!(
+        "upstream: {}\ndrain: {{delay: 1s, timeout: 1m}}\n",
+        origin.upstream()
+    ));
+    let mut packgate = control.start();
+    let at = packgate.addr();
+    let storm = Storm::default();
+    let during = thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| storm.connect(at));
+        }
+        let connections = || storm.connects.load(Ordering::SeqCst);
+        let mut during = Vec::new();
+        for _ in 0..5 {
+            let before = connections();
+            until("500 connections", || {
+                (connections() >= before + 500).then_some(())
+            });
+            let before = connections();
+            let mut old = std::mem::replace(&mut packgate, control.take_over());
+            during.push(connections() - before);
+            assert_eq!(old.wait_exit(SOON).code(), Some(0));
+        }
+        storm.over.store(true, Ordering::SeqCst);
+        during
+    });
+    let slowest = Duration::from_micros(storm.slowest.into_inner() as u64);
+    println!(
+        "{:?} connections, during each hand-over {during:?}, the slowest took {slowest:?}",
+        storm.connects
+    );
+    let failures = storm.failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{failures:?}");
+    assert!(during.iter().sum::<usize>() > 0);
 }
 
 #[test]
