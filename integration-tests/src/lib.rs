@@ -14,10 +14,13 @@
 
 pub mod client;
 pub mod dice;
+pub mod front;
 pub mod git;
 pub mod h2;
+pub mod haproxy;
 pub mod http;
 pub mod metrics;
+pub mod nginx;
 pub mod origin;
 pub mod packgate;
 pub mod packs;
@@ -27,19 +30,24 @@ pub mod relay;
 pub mod repos;
 pub mod scripted;
 pub mod server;
+pub mod shipped;
 pub mod tls;
 pub mod wait;
 
 pub use client::Client;
 pub use dice::Dice;
+pub use front::{Behind, Front};
 pub use git::Git;
 pub use h2::H2;
+pub use haproxy::Haproxy;
 pub use http::{Connection, Endpoint, Request, Response};
 pub use metrics::Metrics;
+pub use nginx::{Nginx, NginxFront};
 pub use origin::{Latch, Origin, Received, Reply};
 pub use packgate::Packgate;
 pub use packs::PackCount;
 pub use relay::Relay;
 pub use scripted::Scripted;
 pub use server::NginxGit;
+pub use shipped::Shipped;
 pub use wait::{until, within};
