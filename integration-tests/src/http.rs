@@ -2,8 +2,8 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
-    os::fd::{AsFd, BorrowedFd},
+    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::net::UnixStream,
     path::PathBuf,
     time::Duration,
@@ -51,13 +51,28 @@ impl Stream {
     /// Connects with a receive buffer of about `bytes`: with the usual one, of megabytes, the kernel reads on for a client
     /// that has stopped reading.
     pub fn connect_narrow(to: SocketAddr, bytes: usize) -> io::Result<Stream> {
-        use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+        use rustix::net::sockopt::set_socket_recv_buffer_size;
+        Stream::connect_prepared(to, |socket| set_socket_recv_buffer_size(socket, bytes))
+    }
+
+    /// Connects from another address of this machine: any of 127.0.0.0/8.
+    pub fn connect_from(from: IpAddr, to: SocketAddr) -> io::Result<Stream> {
+        Stream::connect_prepared(to, |socket| {
+            rustix::net::bind(socket, &SocketAddr::new(from, 0))
+        })
+    }
+
+    fn connect_prepared(
+        to: SocketAddr,
+        prepare: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
+    ) -> io::Result<Stream> {
+        use rustix::net::{AddressFamily, SocketType, connect, socket};
         let family = match to {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
         let socket = socket(family, SocketType::STREAM, None)?;
-        sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+        prepare(&socket)?;
         connect(&socket, &to)?;
         let stream = Stream::Tcp(socket.into());
         stream.set_timeout(Some(Duration::from_secs(60)))?;

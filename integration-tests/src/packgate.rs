@@ -19,7 +19,7 @@ use crate::{
     http::{Connection, Endpoint, Request, Response},
     metrics::Metrics,
     pkt,
-    process::{Lines, resident_bytes, signal, wait_exit},
+    process::{Lines, open_files, resident_bytes, signal, wait_exit},
     relay::Relay,
     wait::{until, within},
 };
@@ -203,11 +203,8 @@ impl Packgate {
     /// How many sockets it has open. Right after the start that of the probe for readiness may be among them: compare by
     /// "no more than before".
     pub fn sockets(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.pid()))
-            .expect("a running process")
-            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
-            .filter(|target| target.to_string_lossy().starts_with("socket:"))
-            .count()
+        let files = open_files(self.pid()).into_iter();
+        files.filter(|file| file.starts_with("socket:")).count()
     }
 
     /// Sends raw bytes on a connection of their own: the head of the answer as text.

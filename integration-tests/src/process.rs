@@ -57,6 +57,11 @@ impl Daemon {
         Daemon(child)
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.0.try_wait().expect("our own child").is_some()
@@ -130,6 +135,20 @@ pub fn naming(directory: &str) -> Vec<String> {
         .filter(|pid| *pid != me)
         .filter(names)
         .map(|pid| format!("{pid}: {}", command_line(pid)))
+        .collect()
+}
+
+/// What a process and those below it have open, as `/proc` names it.
+pub fn open_files(root: u32) -> Vec<String> {
+    let of = |pid: u32| {
+        let entries = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten();
+        entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+    };
+    let targets = [vec![root], below(root)].concat().into_iter().flat_map(of);
+    targets
+        .map(|target| target.to_string_lossy().into_owned())
         .collect()
 }
 

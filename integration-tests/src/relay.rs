@@ -79,6 +79,11 @@ impl Relay {
         self.state.sent.lock().unwrap().clone()
     }
 
+    /// How many bytes that is.
+    pub fn sent_bytes(&self) -> usize {
+        self.state.sent.lock().unwrap().len()
+    }
+
     /// Response bytes passed on so far.
     pub fn passed(&self) -> u64 {
         self.state.passed.load(Ordering::SeqCst)

@@ -106,6 +106,11 @@ impl Scripted {
         scripted
     }
 
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
     /// The value for `upstream:` in a configuration.
     pub fn upstream(&self) -> String {
         format!("http://{}", self.addr)

@@ -1,9 +1,8 @@
 //! The server that packgate stands in front of: nginx and fcgiwrap running `git http-backend`, as distributions ship
-//! them and as nobody has modified them.
+//! them and as nobody has modified them, configured as `examples/fcgiwrap` says.
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
     os::{fd::OwnedFd, unix::net::UnixListener},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -13,20 +12,18 @@ use tempfile::TempDir;
 
 use crate::{
     git::Git,
-    http::{Connection, Endpoint, Request, Stream},
-    process::{Daemon, Lines, find_command},
+    nginx::Nginx,
+    process::{Daemon, find_command},
     repos::Sample,
+    shipped::Shipped,
     tls::Pair,
     wait::until,
 };
 
 /// A running nginx with the repositories it serves.
 pub struct NginxGit {
-    _nginx: Daemon,
+    nginx: Nginx,
     _fcgiwrap: Daemon,
-    port: u16,
-    tls_port: u16,
-    log: Lines,
     // Dropped last: the servers above use it.
     dir: TempDir,
 }
@@ -34,74 +31,58 @@ pub struct NginxGit {
 impl NginxGit {
     /// Starts with copies of these samples, each at `/NAME`.
     pub fn start(samples: &[(Sample, &str)]) -> NginxGit {
-        NginxGit::start_with(samples, None, Path::new("/dev/null"))
+        NginxGit::start_with(samples, None, Path::new("/dev/null"), handed_over)
     }
 
     /// The same, and speaks TLS on a second port.
     pub fn start_tls(samples: &[(Sample, &str)], pair: &Pair) -> NginxGit {
-        NginxGit::start_with(samples, Some(pair), Path::new("/dev/null"))
+        NginxGit::start_with(samples, Some(pair), Path::new("/dev/null"), handed_over)
     }
 
     /// The same without TLS, with a file as the git configuration of the server's user.
     pub fn start_with_config(samples: &[(Sample, &str)], config: &Path) -> NginxGit {
-        NginxGit::start_with(samples, None, config)
+        NginxGit::start_with(samples, None, config, handed_over)
     }
 
-    fn start_with(samples: &[(Sample, &str)], pair: Option<&Pair>, config: &Path) -> NginxGit {
+    /// As [`NginxGit::start`], with fcgiwrap activated as systemd does it.
+    pub fn start_activated(samples: &[(Sample, &str)]) -> NginxGit {
+        NginxGit::start_with(samples, None, Path::new("/dev/null"), activated)
+    }
+
+    fn start_with(
+        samples: &[(Sample, &str)],
+        pair: Option<&Pair>,
+        config: &Path,
+        at_socket: fn(&Path) -> Command,
+    ) -> NginxGit {
         let dir = tempfile::tempdir().unwrap();
         for (sample, name) in samples {
             sample.copy_to(&dir.path().join("repos"), name);
         }
-        // fcgiwrap answers on the socket it finds as its standard input.
-        let socket = UnixListener::bind(dir.path().join("fcgi.sock")).unwrap();
-        let git = Git::newest();
-        let fcgiwrap = Command::new(find_command("fcgiwrap"))
-            .args(["-c", "16"])
+        let socket = dir.path().join("fcgi.sock");
+        let fcgiwrap = at_socket(&socket)
             .env("HOME", "/nonexistent")
-            .stdin(Stdio::from(OwnedFd::from(socket)))
             .stderr(Stdio::null())
             .spawn()
             .expect("fcgiwrap can be run");
         let fcgiwrap = Daemon::new(fcgiwrap);
+        until("the socket", || socket.exists().then_some(()));
+        let git = Git::newest();
         let backend = git.run(dir.path(), ["--exec-path"]).trim().to_owned() + "/git-http-backend";
 
-        // nginx cannot tell which port it was given, so one that is free now is tried until nobody else takes it.
-        for _ in 0..20 {
-            let (port, tls_port) = (free_port(), free_port());
-            let tls = pair.map_or(String::new(), |pair| {
-                format!(
-                    "listen 127.0.0.1:{tls_port} ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {}; ssl_certificate_key {};",
-                    pair.certificate.display(),
-                    pair.key.display()
-                )
-            });
-            let (mut nginx, log) = start_nginx(dir.path(), port, &tls, &backend, config);
-            let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let up = until("nginx to start or to give up", || {
-                if nginx.has_ended() {
-                    return Some(false);
-                }
-                Stream::connect(&Endpoint::Tcp(addr))
-                    .is_ok()
-                    .then_some(true)
-            });
-            if up && answers_as_ours(addr) {
-                return NginxGit {
-                    _nginx: nginx,
-                    _fcgiwrap: fcgiwrap,
-                    port,
-                    tls_port,
-                    log,
-                    dir,
-                };
-            }
+        let nginx = Nginx::start(dir.path(), |ports| {
+            site(dir.path(), ports, pair, &backend, config)
+        });
+        NginxGit {
+            nginx,
+            _fcgiwrap: fcgiwrap,
+            dir,
         }
-        panic!("nginx found no port to listen on");
     }
 
     /// `http://127.0.0.1:port`, the server as it is without packgate.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://127.0.0.1:{}", self.nginx.ports()[0])
     }
 
     /// The value for `upstream:` to reach it by TCP.
@@ -111,7 +92,7 @@ impl NginxGit {
 
     /// `https://127.0.0.1:port`; it must have been started with TLS.
     pub fn url_tls(&self) -> String {
-        format!("https://127.0.0.1:{}", self.tls_port)
+        format!("https://127.0.0.1:{}", self.nginx.ports()[1])
     }
 
     /// The value for `upstream:` to reach it by its Unix socket.
@@ -126,92 +107,76 @@ impl NginxGit {
 
     /// What nginx had to complain about.
     pub fn log(&self) -> String {
-        self.log.tail(50)
+        self.nginx.log()
     }
 }
 
-impl Drop for NginxGit {
-    fn drop(&mut self) {
-        if std::thread::panicking() && !self.log.all().is_empty() {
-            eprintln!("--- nginx:\n{}", self.log.tail(30));
-        }
-    }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|l| l.local_addr())
-        .expect("a free loopback port")
-        .port()
-}
-
-/// Another test's nginx may have won the port: only ours knows this path.
-fn answers_as_ours(addr: SocketAddr) -> bool {
-    let asked = Connection::open(addr).exchange(&Request::get(&format!("/which-{}", addr.port())));
-    asked.is_ok_and(|response| response.status == 204)
-}
-
-fn start_nginx(
+/// The site, and what the tests want to know beyond it.
+fn site(
     dir: &Path,
-    port: u16,
-    tls: &str,
+    [port, tls_port]: [u16; 2],
+    pair: Option<&Pair>,
     backend: &str,
     git_config: &Path,
-) -> (Daemon, Lines) {
+) -> String {
     let at = dir.display();
-    let git_config = git_config.display();
-    let root = rustix::process::geteuid().is_root();
-    let user = if root { "user root;" } else { "" };
+    let tls = pair.map_or(String::new(), |pair| {
+        format!(
+            "listen 127.0.0.1:{tls_port} ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {}; ssl_certificate_key {};",
+            pair.certificate.display(),
+            pair.key.display()
+        )
+    });
     let _ = fs::remove_file(dir.join("http.sock"));
-    let config = format!(
-        "{user} daemon off; pid {at}/nginx.pid; error_log stderr warn; worker_processes 1;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off;
-    client_body_temp_path {at}/body; fastcgi_temp_path {at}/fastcgi; proxy_temp_path {at}/proxy;
-    uwsgi_temp_path {at}/uwsgi; scgi_temp_path {at}/scgi;
-    client_max_body_size 0;
-    server {{
-        listen 127.0.0.1:{port};
-        listen unix:{at}/http.sock;
-        {tls}
-        location = /which-{port} {{ return 204; }}
-        location = /which-connection {{ return 200 '$connection $ssl_protocol $ssl_server_name'; }}
-        location / {{
-            fastcgi_pass unix:{at}/fcgi.sock;
-            fastcgi_param SCRIPT_FILENAME {backend};
-            fastcgi_param GIT_PROJECT_ROOT {at}/repos;
-            fastcgi_param GIT_HTTP_EXPORT_ALL 1;
-            fastcgi_param GIT_CONFIG_GLOBAL {git_config};
-            fastcgi_param GIT_PROTOCOL $http_git_protocol;
-            fastcgi_param PATH_INFO $uri;
-            fastcgi_param QUERY_STRING $query_string;
-            fastcgi_param REQUEST_METHOD $request_method;
-            fastcgi_param CONTENT_TYPE $content_type;
-            fastcgi_param CONTENT_LENGTH $content_length;
-            fastcgi_buffering off;
-            fastcgi_read_timeout 300s;
-        }}
-    }}
-}}
-"
+    let listen = format!(
+        "listen 127.0.0.1:{port}; listen unix:{at}/http.sock; {tls}
+    location = /which-connection {{ return 200 '$connection $ssl_protocol $ssl_server_name'; }}"
     );
-    let file = dir.join("nginx.conf");
-    fs::write(&file, config).unwrap();
-    let mut nginx = Command::new(find_command("nginx"))
-        .args([
-            "-p",
-            &dir.display().to_string(),
-            "-e",
-            "stderr",
-            "-c",
-            &file.display().to_string(),
-        ])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("nginx can be run");
-    let log = Lines::collect(nginx.stderr.take().expect("piped"));
-    (Daemon::new(nginx), log)
+    let all = format!(
+        "GIT_HTTP_EXPORT_ALL 1; fastcgi_param GIT_CONFIG_GLOBAL {};",
+        git_config.display()
+    );
+    Shipped::example("fcgiwrap/git-http-backend.conf")
+        .with("listen 127.0.0.1:8081;", &listen)
+        .with("/run/git-http-backend.sock", &format!("{at}/fcgi.sock"))
+        .with("/usr/lib/git-core/git-http-backend", backend)
+        .with("/srv/git", &format!("{at}/repos"))
+        .with("GIT_HTTP_EXPORT_ALL 1;", &all)
+        .text()
+        .to_owned()
+}
+
+/// The command line in `examples/fcgiwrap/git-http-backend.service`: the program, and its arguments.
+fn command_line() -> (PathBuf, Vec<String>) {
+    let unit = Shipped::example("fcgiwrap/git-http-backend.service");
+    let mut lines = unit.text().lines();
+    let line = lines.find_map(|line| line.strip_prefix("ExecStart=/usr/sbin/"));
+    let mut words = line.expect("a command line").split(' ').map(str::to_owned);
+    let program = find_command(&words.next().expect("a program"));
+    (program, words.collect())
+}
+
+/// fcgiwrap answers on the socket that it finds as its standard input.
+fn handed_over(socket: &Path) -> Command {
+    let (program, arguments) = command_line();
+    let socket = UnixListener::bind(socket).unwrap();
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::from(OwnedFd::from(socket)));
+    command
+}
+
+/// fcgiwrap answers on the socket that systemd hands over, from the first connection on.
+fn activated(socket: &Path) -> Command {
+    let (program, arguments) = command_line();
+    let mut command = Command::new(find_command("systemd-socket-activate"));
+    command
+        .arg("--setenv=HOME=/nonexistent")
+        .arg("--listen")
+        .arg(socket)
+        .arg(program)
+        .args(arguments)
+        .stdin(Stdio::null());
+    command
 }

@@ -51,7 +51,9 @@ pub fn run(args: CheckArgs) -> ExitCode {
     let file = match args.file {
         Some(file) => file,
         None if io::stdin().is_terminal() => {
-            complain("name the file to check, or pipe it here (`packgate check --help` has examples)");
+            complain(
+                "name the file to check, or pipe it here (`packgate check --help` has examples)",
+            );
             return ExitCode::from(exit::USAGE);
         }
         None => "-".into(),

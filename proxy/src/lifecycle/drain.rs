@@ -137,7 +137,9 @@ pub async fn run(
             }
             Order::Drain => drain(shared, &doors).await,
             Order::HandOver => {
-                shared.manager.stopping("handed over: finishing what has begun");
+                shared
+                    .manager
+                    .stopping("handed over: finishing what has begun");
                 hand_over(shared, &doors).await
             }
         };
