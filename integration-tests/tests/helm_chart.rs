@@ -449,4 +449,17 @@ fn the_notes_say_what_the_limits_mean_for_all_pods() {
         done.stdout
             .contains("port-forward statefulset/git-packgate 9901")
     );
+    let tls = [
+        "install",
+        "git",
+        &path,
+        "--dry-run=client",
+        "--set",
+        "tls.secretName=tls",
+    ];
+    let done = helm(tls);
+    assert!(
+        done.stdout
+            .contains("packgate check --replicas 1 --listen 0.0.0.0:8080 -")
+    );
 }
