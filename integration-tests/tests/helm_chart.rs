@@ -295,6 +295,9 @@ fn only_the_gate_and_for_prometheus_health_can_be_reached() {
         &manifests.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"]
     ));
 
+    let spread = &manifests.pod()["spec"]["topologySpreadConstraints"][0];
+    assert!(selected(&spread["labelSelector"]["matchLabels"]));
+
     let policy = &manifests.one("NetworkPolicy")["spec"];
     assert!(selected(&policy["podSelector"]["matchLabels"]));
     assert_eq!(policy["policyTypes"], json!(["Ingress"]));
