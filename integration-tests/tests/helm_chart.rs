@@ -295,6 +295,9 @@ fn only_the_gate_and_for_prometheus_health_can_be_reached() {
         &manifests.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"]
     ));
 
+    let spread = &manifests.pod()["spec"]["topologySpreadConstraints"][0];
+    assert!(selected(&spread["labelSelector"]["matchLabels"]));
+
     let policy = &manifests.one("NetworkPolicy")["spec"];
     assert!(selected(&policy["podSelector"]["matchLabels"]));
     assert_eq!(policy["policyTypes"], json!(["Ingress"]));
@@ -448,5 +451,18 @@ fn the_notes_say_what_the_limits_mean_for_all_pods() {
     assert!(
         done.stdout
             .contains("port-forward statefulset/git-packgate 9901")
+    );
+    let tls = [
+        "install",
+        "git",
+        &path,
+        "--dry-run=client",
+        "--set",
+        "tls.secretName=tls",
+    ];
+    let done = helm(tls);
+    assert!(
+        done.stdout
+            .contains("packgate check --replicas 1 --listen 0.0.0.0:8080 -")
     );
 }

@@ -15,6 +15,7 @@ use packgate_integration_tests::{
     packgate::binary,
     process::wait_exit,
     repos::Sample,
+    tls::Authority,
     until,
     wait::stays,
 };
@@ -22,11 +23,15 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// The configuration as rendered, with addresses and files of this test for those of a pod.
-fn for_this_machine(manifests: &Manifests, run: &Path, upstream: Value) -> String {
+fn for_this_machine(manifests: &Manifests, run: &Path, upstream: Value) -> Value {
     let mut config = yaml(manifests.config());
     for key in ["listen", "admin", "health"] {
-        assert!(config[key].is_string(), "{key} is in {config}");
-        config[key] = json!("127.0.0.1:0");
+        let address = match config[key].is_object() {
+            true => &mut config[key]["address"],
+            false => &mut config[key],
+        };
+        assert!(address.is_string(), "{key} is an address");
+        *address = json!("127.0.0.1:0");
     }
     config["upstream"] = upstream;
     if let Some(control) = config["control"].as_str() {
@@ -37,7 +42,11 @@ fn for_this_machine(manifests: &Manifests, run: &Path, upstream: Value) -> Strin
         fs::write(&key, "0123456789abcdef0123456789abcdef").unwrap();
         config["identity"]["hash_key_file"] = json!(key);
     }
-    serde_yaml::to_string(&config).unwrap()
+    config
+}
+
+fn start(config: &Value) -> Packgate {
+    Packgate::start(&serde_yaml::to_string(config).unwrap())
 }
 
 /// A path of the emptyDir, in the directory that stands for it.
@@ -87,7 +96,7 @@ fn the_embedded_configuration_serves_clones() {
     let served = Sample::Demo.copy_to(&root, "demo.git");
     let manifests = render("embedded", &[]);
     let config = for_this_machine(&manifests, dir.path(), json!({"cgi": {"root": root}}));
-    let packgate = Packgate::start(&config);
+    let packgate = start(&config);
     let git = Git::newest();
     git.run(
         dir.path(),
@@ -119,6 +128,42 @@ fn the_embedded_configuration_serves_clones() {
     assert!(packgate.memory() < 96 << 20, "{} bytes", packgate.memory());
 }
 
+/// With a certificate of this test for that of the Secret.
+#[test]
+fn the_configuration_with_tls_serves_https() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = NginxGit::start(&[(Sample::Demo, "demo.git")]);
+    let manifests = render("sidecar", &["tls.secretName=\"tls\""]);
+    let mut config = for_this_machine(&manifests, dir.path(), json!(server.upstream()));
+    let (authority, tls) = (Authority::new(), "/etc/packgate/tls");
+    let pair = authority.issue("gate");
+    for (key, file, own) in [
+        ("certificate", "tls.crt", &pair.certificate),
+        ("key", "tls.key", &pair.key),
+    ] {
+        let path = &mut config["listen"]["tls"][key];
+        assert_eq!(*path, format!("{tls}/{file}"));
+        *path = json!(own);
+    }
+    let packgate = start(&config);
+    let ca = format!("http.sslCAInfo={}", authority.file().display());
+    let url = format!("https://{}/demo.git", packgate.addr());
+    let refs = Git::newest().run(dir.path(), ["-c", &ca, "ls-remote", &url]);
+    assert!(refs.contains("refs/heads/main"));
+
+    // The check at somebody's desk, where the Secret is not: as the README says.
+    let check = |args: &[&str]| {
+        let args = [&["check"], args, &["-"]].concat();
+        Packgate::output(&args, manifests.text().as_bytes())
+    };
+    let wrong = String::from_utf8(check(&[]).stderr).unwrap();
+    assert!(
+        wrong.contains("/etc/packgate/tls/tls.crt` cannot be read"),
+        "{wrong}"
+    );
+    assert!(check(&["--listen", "0.0.0.0:8080"]).status.success());
+}
+
 /// Mode `sidecar`, its pod deleted in the middle of a clone. The kubelet runs the server's `preStop` first: it returns when the
 /// clone has ended, and server and gate are there until then.
 #[test]
@@ -137,7 +182,7 @@ fn the_hook_returns_when_the_last_clone_has_ended() {
         .unwrap();
     assert!(installed.success());
     let config = for_this_machine(&manifests, &run, json!(server.upstream()));
-    let mut packgate = Packgate::start(&config);
+    let mut packgate = start(&config);
     let git = Git::newest();
     let relay = Relay::shut_after(packgate.addr(), 1 << 20);
     let clone = git.spawn(
@@ -188,9 +233,12 @@ fn the_hook_returns_when_the_last_clone_has_ended() {
     packgate.signal(Signal::TERM);
     packgate.wait_exit(Duration::from_secs(2));
 
-    // A hook that finds no gate fails at once, and says so in an event; it does not hang.
+    // A hook that finds no gate fails at once, and the kubelet's event has its reason; it does not hang.
     let rendered = &manifests.container("server")["lifecycle"]["preStop"]["exec"]["command"];
-    assert_eq!(command(rendered, &run).status().unwrap().code(), Some(69));
+    let output = command(rendered, &run).output().unwrap();
+    assert_eq!(output.status.code(), Some(69));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("control.sock"), "{said}");
 }
 
 /// The script of the pod of `helm test`, against gates that work and gates that do not.

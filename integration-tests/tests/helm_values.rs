@@ -2,8 +2,22 @@
 
 use std::fs;
 
-use packgate_integration_tests::helm::{Manifests, attempt, chart, helm, yaml};
+use packgate_integration_tests::helm::{Manifests, attempt, chart, helm, workspace, yaml};
 use serde_json::{Value, json};
+
+/// A release is one version: that of the program, of the chart, and of the image that the chart asks for.
+#[test]
+fn the_chart_has_the_version_of_the_program() {
+    let version = env!("CARGO_PKG_VERSION");
+    let read = |file: &str| yaml(&fs::read_to_string(workspace().join(file)).unwrap());
+    let chart = read("helm/packgate/Chart.yaml");
+    assert_eq!(
+        (&chart["version"], &chart["appVersion"]),
+        (&json!(version), &json!(version))
+    );
+    let own = read("examples/helm-own-deployment/Chart.yaml");
+    assert_eq!(own["dependencies"][0]["version"], version);
+}
 
 #[test]
 fn the_defaults_are_enough_for_the_embedded_server() {
