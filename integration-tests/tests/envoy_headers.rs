@@ -197,11 +197,13 @@ fn git_clones_by_http_2_with_a_client_certificate() {
             "clone",
         ],
     );
-    let log: Vec<_> = gates.iter().flat_map(Packgate::access_log).collect();
-    assert!(
-        !log.is_empty() && log.iter().all(|entry| entry["user"] == ANNA),
-        "{log:?}"
-    );
+    let log = until("the clone in a gate's access log", || {
+        let log: Vec<_> = gates.iter().flat_map(Packgate::access_log).collect();
+        log.iter()
+            .any(|entry| entry["shape"] == "clone")
+            .then_some(log)
+    });
+    assert!(log.iter().all(|entry| entry["user"] == ANNA), "{log:?}");
     assert!(envoy.stat("http.git.downstream_cx_http2_total") > 0);
     assert_eq!(envoy.stat("http.git.downstream_cx_http1_total"), 0);
     assert!(envoy.stat("cluster.packgate.upstream_cx_http1_total") > 0);

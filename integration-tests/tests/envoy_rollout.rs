@@ -4,14 +4,15 @@
 //! `drain.delay`; Envoy leaves it within two seconds, and whoever waits there has the rest of the delay to get a seat.
 
 use std::{
-    array,
+    array, mem,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::Duration,
 };
 
 use packgate_integration_tests::{
-    Envoy, Gates, Git, NginxGit, Packgate, Request, pkt, repos::Sample, until, within,
+    Connection, Envoy, Gates, Git, NginxGit, Packgate, Request, http::Framing, pkt, repos::Sample,
+    until, within,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -38,12 +39,30 @@ impl Drop for Storm<'_> {
 fn gate(server: &NginxGit, listen: &str, health: &str) -> Packgate {
     let config = Gates::placed(&server.upstream(), listen, health)
         .with("per: global, seats: 8}", "per: global, seats: 1}")
-        .with("delay: 35s", "delay: 10s");
+        .with("delay: 35s", "delay: 15s");
     Packgate::start(config.text())
 }
 
+/// Takes the only seat, past Envoy, by a request whose last chunk is kept back.
+fn take_seat(gate: &Packgate) -> Connection {
+    let request = Request::upload_pack("held", Vec::new());
+    let request = request
+        .body(Framing::Chunked(4096), pkt::clone_v2())
+        .bytes();
+    let mut connection = gate.connect();
+    let all_but_the_end = request.len() - LAST_CHUNK.len();
+    connection.write(&request[..all_but_the_end]).unwrap();
+    until("the seat", || {
+        (gate.status()["running"][0]["repo"] == "held").then_some(())
+    });
+    connection
+}
+
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// The clones in a gate's access log that came through Envoy.
 fn clones(gate: &Packgate) -> Vec<Value> {
-    let is_clone = |entry: &Value| entry["shape"] == "clone";
+    let is_clone = |entry: &Value| entry["shape"] == "clone" && entry["repo"] != "held";
     gate.access_log().into_iter().filter(is_clone).collect()
 }
 
@@ -109,7 +128,7 @@ fn a_rolling_restart_loses_no_clone() {
     });
     let envoy = Envoy::start(&gates);
     let (over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let mut log: Vec<Value> = Vec::new();
+    let mut ended = Vec::new();
 
     thread::scope(|scope| {
         let storm = Storm(&over);
@@ -129,19 +148,19 @@ fn a_rolling_restart_loses_no_clone() {
             });
         };
         for n in 0..gates.len() {
-            meanwhile(
-                "clones at the gate to be restarted, one of them waiting",
-                &|| clones(&gates[n]).len() >= 3 && gates[n].waiting() > 0,
-            );
+            let mut held = take_seat(&gates[n]);
+            meanwhile("a clone to wait", &|| gates[n].waiting() > 0);
             let ports = (
                 gates[n].addr().to_string(),
                 gates[n].health_addr().to_string(),
             );
             gates[n].signal(Signal::TERM);
+            envoy.until_stat("cluster.packgate.membership_healthy", 1);
+            held.write(LAST_CHUNK).unwrap();
             let status = gates[n].wait_exit(Duration::from_secs(30));
             assert_eq!(status.code(), Some(0));
-            log.extend(clones(&gates[n]));
-            gates[n] = gate(&servers[n], &ports.0, &ports.1);
+            let successor = gate(&servers[n], &ports.0, &ports.1);
+            ended.push(mem::replace(&mut gates[n], successor));
             meanwhile("clones at the gate that has come back", &|| {
                 !clones(&gates[n]).is_empty()
             });
@@ -153,8 +172,11 @@ fn a_rolling_restart_loses_no_clone() {
     });
 
     let count = count.load(Ordering::SeqCst);
-    log.extend(gates.iter().flat_map(clones));
-    assert_eq!(log.len(), count, "every clone was one clone at one gate");
+    let log = until("every clone to be in the log of a gate", || {
+        let log: Vec<_> = ended.iter().chain(&gates).flat_map(clones).collect();
+        (log.len() >= count).then_some(log)
+    });
+    assert_eq!(log.len(), count, "a clone was two at the gates");
     assert!(log.iter().all(|entry| entry["outcome"] == "served"));
     assert!(
         log.iter().any(|entry| entry["decision"] == "queued"),

@@ -250,6 +250,8 @@ fn the_patches_make_requests_for_one_repository_meet() {
 }
 
 const RUNNER: &str = "spiffe://cluster.local/ns/ci/sa/runner";
+/// An address that nobody has.
+const INVENTED: &str = "203.0.113.9";
 const GATEWAY: &str = "spiffe://cluster.local/ns/istio-ingress/sa/gateway";
 
 /// Envoy as the sidecar of a pod: it appends the certificate it has verified, and connects to packgate from 127.0.0.6.
@@ -266,6 +268,7 @@ fn behind_a_sidecar_the_certificate_that_it_has_verified_is_the_user() {
     let gates = [(); 2].map(|()| Packgate::start(config.text()));
     let sidecar = Envoy::shipped()
         .with(" SANITIZE_SET", " APPEND_FORWARD")
+        .with("use_remote_address: true", "use_remote_address: false")
         .with(
             "    lb_policy: RING_HASH\n",
             "    lb_policy: RING_HASH\n    \
@@ -276,6 +279,7 @@ fn behind_a_sidecar_the_certificate_that_it_has_verified_is_the_user() {
     let clone = |repo: &str, claims: &str| {
         Request::upload_pack(repo, pkt::clone_v2())
             .header("X-Forwarded-Client-Cert", &format!("URI={claims}"))
+            .header("X-Forwarded-For", INVENTED)
             .bytes()
     };
     // Someone who has forwarded an invention, and the gateway, which has forwarded what it knows of its client.
@@ -312,12 +316,15 @@ fn behind_a_sidecar_the_certificate_that_it_has_verified_is_the_user() {
         let log: Vec<_> = gates.iter().flat_map(Packgate::access_log).collect();
         (log.len() == 4).then_some(log)
     });
-    let user = |repo: &str| {
+    let field = |repo: &str, field: &str| {
         let entry = log.iter().find(|entry| entry["repo"] == repo);
-        entry.expect("it was logged")["user"].clone()
+        entry.expect("it was logged")[field].clone()
     };
+    let user = |repo: &str| field(repo, "user");
     assert_eq!(user("runner"), RUNNER);
     assert_eq!(user("gateway"), GATEWAY);
     assert_eq!(user("without-certificate"), Value::Null);
     assert_eq!(user("past-the-sidecar"), Value::Null);
+    assert_eq!(field("runner", "ip"), INVENTED, "a sidecar passes it on");
+    assert_ne!(field("past-the-sidecar", "ip"), INVENTED);
 }
