@@ -430,7 +430,7 @@ fn the_notes_say_what_the_limits_mean_for_all_pods() {
         "helm get manifest git --namespace git | packgate check --replicas 7 -",
         "helm test git --namespace git",
         "kubectl --namespace git port-forward deployment/git-packgate 9901",
-        "5455 seconds",
+        "5515 seconds",
     ] {
         assert!(notes.contains(line), "{line} is missing in {notes}");
     }

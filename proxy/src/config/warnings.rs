@@ -209,6 +209,16 @@ impl Config {
                 ),
             );
         }
+        if !self.policy.limits.is_empty() && queue.timeout > self.drain.delay {
+            let [delay, timeout] = [self.drain.delay, queue.timeout].map(humantime::format_duration);
+            warn(
+                "drain.delay".into(),
+                format!(
+                    "{delay} is shorter than `queue.timeout` ({timeout}): clones that wait when packgate is told to stop are \
+                     refused when the delay ends; with a longer one they get their turn, and an update loses none"
+                ),
+            );
+        }
         if !queue.timeout.is_zero()
             && queue.max_waiting_per_flow > queue.max_waiting
             && queue.max_waiting_per_flow != 64
