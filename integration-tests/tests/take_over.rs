@@ -241,6 +241,13 @@ fn a_clone_that_runs_ends_whole_in_the_old_process_and_the_limits_of_the_new_one
     let new = control.take_over();
     for _ in 0..20 {
         assert_eq!(new.running(), 0, "it answers itself, and counts its own");
+        let mut call = control.call();
+        call.say("take-over");
+        let answer = call.hear().expect("an answer").to_string();
+        assert!(
+            !answer.contains("begun to drain"),
+            "by the old one: {answer}"
+        );
     }
     let in_new = [in_mid_stream("new-1"), in_mid_stream("new-2")];
     new.until_counts(2, 0);
