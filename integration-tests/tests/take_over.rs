@@ -2,9 +2,13 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, IoSlice, Read, Write},
+    mem::MaybeUninit,
     net::{SocketAddr, TcpListener},
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt},
+    },
     path::Path,
     process::Command,
     sync::{
@@ -25,7 +29,11 @@ use packgate_integration_tests::{
     until,
     wait::stays,
 };
-use rustix::process::Signal;
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::Signal,
+};
+use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -483,6 +491,72 @@ fn what_drains_is_not_taken_over() {
     stays(Duration::from_millis(100), "the clone runs", || {
         old.running() == 1
     });
+}
+
+/// Stands in for the process that runs: offers `named` sockets, sends `passed`, and answers what follows with a refusal.
+fn impostor(
+    listener: UnixListener,
+    named: Value,
+    passed: Vec<OwnedFd>,
+) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut stream = BufReader::new(stream);
+        let mut said = String::new();
+        stream.read_line(&mut said).unwrap();
+        let offer = format!(
+            "{}\n",
+            json!({"version": 1, "reply": "sockets", "sockets": named})
+        );
+        let passed: Vec<_> = passed.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&passed)));
+        let line = [IoSlice::new(offer.as_bytes())];
+        sendmsg(stream.get_ref(), &line, &mut ancillary, SendFlags::empty()).unwrap();
+        said.clear();
+        if stream.read_line(&mut said).unwrap() > 0 {
+            let refusal = json!({"version": 1, "reply": "refused", "why": "not today"});
+            stream
+                .get_mut()
+                .write_all(format!("{refusal}\n").as_bytes())
+                .unwrap();
+        }
+        said
+    })
+}
+
+/// Whatever the process that runs does, its successor says what is wrong and leaves it its socket.
+#[test]
+fn a_successor_that_is_not_given_what_it_needs_says_so_and_leaves() {
+    let control = Controlled::new("upstream: http://127.0.0.1:9\ndrain: {delay: 0s}\n");
+    let address = format!("unix:{}", control.socket().display());
+    let name = json!({"for": "control", "address": address});
+    let null = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
+    for (named, passed, says) in [
+        (json!([name]), None, "does not let go: not today"),
+        (
+            json!([name]),
+            Some(vec![null()]),
+            "cannot be used: it is no socket",
+        ),
+        (
+            json!([name, name]),
+            Some(vec![null()]),
+            "names 2 sockets and has sent 1",
+        ),
+    ] {
+        let listener = UnixListener::bind(control.socket()).unwrap();
+        let offers_itself = passed.is_none();
+        let passed = passed.unwrap_or_else(|| vec![listener.try_clone().unwrap().into()]);
+        let old = impostor(listener, named, passed);
+        let (code, told) = control.serve_in_vain(&["--take-over"]);
+        assert_eq!(code, Some(69), "{told}");
+        assert!(told.contains(says), "{told}");
+        let heard = old.join().unwrap();
+        assert_eq!(heard.contains("\"taken\":[0]"), offers_itself, "{heard}");
+        fs::remove_file(control.socket()).expect("it is still there");
+    }
 }
 
 /// As in a pod, where two containers have users of their own and one group. Only root can be somebody else.
