@@ -304,6 +304,15 @@ fn it_neither_hangs_nor_believes_whatever_the_other_side_does() {
 }
 
 #[test]
+fn a_packgate_that_hangs_is_not_waited_for_for_ever() {
+    let held = held("{delay: 0s, timeout: 1m}");
+    held.packgate.signal(Signal::STOP);
+    let (code, told) = held.control.drain(&["--wait"]);
+    assert_eq!(code, Some(69), "{told}");
+    assert!(told.contains("it does not answer"), "{told}");
+}
+
+#[test]
 fn garbage_and_silence_on_the_socket_are_answered_and_harm_nobody() {
     let held = held("{delay: 0s, timeout: 1m}");
     let silent: Vec<_> = (0..10).map(|_| held.control.call()).collect();

@@ -2,9 +2,15 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, IoSlice, Read, Write},
+    mem::MaybeUninit,
     net::{SocketAddr, TcpListener},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt},
+    },
     path::Path,
+    process::Command,
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -14,10 +20,20 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Connection, Controlled, Endpoint, Git, Origin, Packgate, Relay, Request, control::Call,
-    http::Stream, pkt, repos::Sample, tls::Authority, until, wait::stays,
+    Connection, Controlled, Endpoint, Git, Origin, Packgate, Relay, Request,
+    control::{Call, said},
+    http::Stream,
+    pkt,
+    repos::Sample,
+    tls::Authority,
+    until,
+    wait::stays,
 };
-use rustix::process::Signal;
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::Signal,
+};
+use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -231,11 +247,16 @@ fn a_clone_that_runs_ends_whole_in_the_old_process_and_the_limits_of_the_new_one
     let in_old = in_mid_stream("old");
     control.write(&yaml(2));
     let new = control.take_over();
-    assert_eq!(
-        new.running(),
-        0,
-        "what the old one serves is not counted here"
-    );
+    for _ in 0..20 {
+        assert_eq!(new.running(), 0, "it answers itself, and counts its own");
+        let mut call = control.call();
+        call.say("take-over");
+        let answer = call.hear().expect("an answer").to_string();
+        assert!(
+            !answer.contains("begun to drain"),
+            "by the old one: {answer}"
+        );
+    }
     let in_new = [in_mid_stream("new-1"), in_mid_stream("new-2")];
     new.until_counts(2, 0);
     let third = Request::upload_pack("heavy.git", pkt::clone_v2());
@@ -288,7 +309,10 @@ fn who_waits_and_who_comes_on_an_open_connection_is_served_by_the_old_process() 
     latch.open();
     assert_eq!(running.read_response().unwrap().text(), "firstthe rest");
     assert_eq!(waiting.read_response().unwrap().status, 200);
-    // A client that has listed the refs, and asks for the pack on the same connection.
+    // A client that has listed the refs, and takes its time to ask for the pack on the same connection.
+    stays(Duration::from_millis(500), "it is awaited", || {
+        !old.has_ended()
+    });
     let asked = between.exchange(&clone()).unwrap();
     assert_eq!(asked.status, 200);
     assert_eq!(asked.header("Connection"), Some("close"));
@@ -467,6 +491,107 @@ fn what_drains_is_not_taken_over() {
     stays(Duration::from_millis(100), "the clone runs", || {
         old.running() == 1
     });
+}
+
+/// Stands in for the process that runs: offers `named` sockets, sends `passed`, and answers what follows with a refusal.
+fn impostor(
+    listener: UnixListener,
+    named: Value,
+    passed: Vec<OwnedFd>,
+) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut stream = BufReader::new(stream);
+        let mut said = String::new();
+        stream.read_line(&mut said).unwrap();
+        let offer = format!(
+            "{}\n",
+            json!({"version": 1, "reply": "sockets", "sockets": named})
+        );
+        let passed: Vec<_> = passed.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&passed)));
+        let line = [IoSlice::new(offer.as_bytes())];
+        sendmsg(stream.get_ref(), &line, &mut ancillary, SendFlags::empty()).unwrap();
+        said.clear();
+        if stream.read_line(&mut said).unwrap() > 0 {
+            let refusal = json!({"version": 1, "reply": "refused", "why": "not today"});
+            stream
+                .get_mut()
+                .write_all(format!("{refusal}\n").as_bytes())
+                .unwrap();
+        }
+        said
+    })
+}
+
+/// Whatever the process that runs does, its successor says what is wrong and leaves it its socket.
+#[test]
+fn a_successor_that_is_not_given_what_it_needs_says_so_and_leaves() {
+    let control = Controlled::new("upstream: http://127.0.0.1:9\ndrain: {delay: 0s}\n");
+    let address = format!("unix:{}", control.socket().display());
+    let name = json!({"for": "control", "address": address});
+    let null = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
+    for (named, passed, says) in [
+        (json!([name]), None, "does not let go: not today"),
+        (
+            json!([name]),
+            Some(vec![null()]),
+            "cannot be used: it is no socket",
+        ),
+        (
+            json!([name, name]),
+            Some(vec![null()]),
+            "names 2 sockets and has sent 1",
+        ),
+    ] {
+        let listener = UnixListener::bind(control.socket()).unwrap();
+        let offers_itself = passed.is_none();
+        let passed = passed.unwrap_or_else(|| vec![listener.try_clone().unwrap().into()]);
+        let old = impostor(listener, named, passed);
+        let (code, told) = control.serve_in_vain(&["--take-over"]);
+        assert_eq!(code, Some(69), "{told}");
+        assert!(told.contains(says), "{told}");
+        let heard = old.join().unwrap();
+        assert_eq!(heard.contains("\"taken\":[0]"), offers_itself, "{heard}");
+        fs::remove_file(control.socket()).expect("it is still there");
+    }
+}
+
+/// As in a pod, where two containers have users of their own and one group. Only root can be somebody else.
+#[test]
+fn another_user_of_the_group_may_drain_and_not_take_over() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const OTHER: u32 = 65_534;
+    let (origin, _latch) = Origin::holding();
+    let control = Controlled::new(&format!("upstream: {}\n", origin.upstream()));
+    let _old = control.start();
+    // Their copy of the program: the build may be where they cannot look.
+    let copy = control.dir().join("packgate");
+    let installed = Packgate::output(&["install", copy.to_str().unwrap()], b"");
+    assert_eq!(installed.status.code(), Some(0));
+    fs::set_permissions(control.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&copy);
+        command
+            .args(arguments)
+            .arg("--config")
+            .arg(control.config());
+        said(command.uid(OTHER).gid(OTHER).output().unwrap())
+    };
+    let (code, told) = run(&["drain"]);
+    assert_eq!(code, Some(69), "not of the group: {told}");
+    assert!(told.contains("Permission denied"), "{told}");
+
+    std::os::unix::fs::chown(control.socket(), None, Some(OTHER)).unwrap();
+    let (code, told) = run(&["serve", "--take-over"]);
+    assert_eq!(code, Some(69), "{told}");
+    assert!(told.contains("not to user 65534"), "{told}");
+    let (code, told) = run(&["drain"]);
+    assert_eq!(code, Some(0), "{told}");
 }
 
 #[test]

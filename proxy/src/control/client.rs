@@ -5,7 +5,7 @@ use std::{
     mem::MaybeUninit,
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -53,12 +53,12 @@ impl Call {
     }
 
     /// The next answer; None if the other side has closed the connection, which it does only at its end. `limit` is how long
-    /// it may say nothing, and not zero.
+    /// it may take for that.
     ///
     /// # Errors
-    /// `TimedOut`: it has said nothing. `InvalidData`: not understood. Else what the system says.
+    /// `TimedOut`: it has not. `InvalidData`: not understood. Else what the system says.
     pub fn hear(&mut self, limit: Duration) -> io::Result<Option<Reply>> {
-        self.stream.set_read_timeout(Some(limit))?;
+        let deadline = Instant::now() + limit;
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -68,6 +68,11 @@ impl Call {
             if self.unread.len() as u64 > LONGEST {
                 return Err(invalid("the answer does not end".to_owned()));
             }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(silent());
+            }
+            self.stream.set_read_timeout(Some(left))?;
             if self.receive()? == 0 {
                 return Ok(None);
             }
@@ -91,12 +96,14 @@ impl Call {
             Ok(received.bytes)
         })
         .map_err(|e| match e {
-            rustix::io::Errno::AGAIN => {
-                io::Error::new(io::ErrorKind::TimedOut, "it does not answer")
-            }
+            rustix::io::Errno::AGAIN => silent(),
             e => e.into(),
         })?;
         self.unread.extend(&bytes[..received]);
         Ok(received)
     }
+}
+
+fn silent() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it does not answer")
 }
