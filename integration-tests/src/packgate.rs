@@ -53,6 +53,16 @@ impl Packgate {
         Packgate::run(command, dir, yaml.contains("health:"))
     }
 
+    /// The same, with its access log going there.
+    pub fn start_logging_to(yaml: &str, stdout: Stdio) -> Packgate {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("packgate.yaml");
+        fs::write(&file, complete(yaml)).unwrap();
+        let mut command = command();
+        command.arg("serve").arg("--config").arg(&file);
+        Packgate::run_logging_to(command, dir, false, stdout)
+    }
+
     /// Starts `packgate serve` with these flags and no configuration file; the addresses are added.
     pub fn start_with_flags(flags: &[&str]) -> Packgate {
         let mut command = command();
@@ -70,15 +80,24 @@ impl Packgate {
         Packgate::run(command, tempfile::tempdir().unwrap(), false)
     }
 
-    fn run(mut command: Command, dir: TempDir, has_health: bool) -> Packgate {
+    fn run(command: Command, dir: TempDir, has_health: bool) -> Packgate {
+        Packgate::run_logging_to(command, dir, has_health, Stdio::piped())
+    }
+
+    fn run_logging_to(
+        mut command: Command,
+        dir: TempDir,
+        has_health: bool,
+        stdout: Stdio,
+    ) -> Packgate {
         command
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stdout(stdout)
             .stderr(Stdio::piped());
         let mut child = command
             .spawn()
             .unwrap_or_else(|e| panic!("cannot run {command:?}: {e}"));
-        let access = Lines::collect(child.stdout.take().expect("piped"));
+        let access = child.stdout.take().map(Lines::collect).unwrap_or_default();
         let log = Lines::collect(child.stderr.take().expect("piped"));
         let mut address = |of: &str| {
             until(
