@@ -114,3 +114,30 @@ fn the_failures_that_are_alerted_of_are_those_of_the_upstream() {
     assert_eq!(sum("packgate_upstream_failures_total"), 1.0);
     assert_eq!(sum("packgate_upstream_duration_seconds_count"), 1.0);
 }
+
+/// From shadow to enforce: what the page's queries show of two clones where one seat is.
+#[test]
+fn in_shadow_a_limit_shows_how_full_it_would_have_been() {
+    let (origin, _latch) = Origin::holding();
+    let gate = Packgate::start(&format!(
+        "upstream: {}\nmode: shadow\nlimits: [{{name: all, per: global, seats: 1}}]\n",
+        origin.upstream()
+    ));
+    let mut other = gate.connect();
+    let _running = gate.hold_seat("demo.git");
+    other.send(&Request::upload_pack("demo.git", pkt::clone_v2()).header("X-Hold", "1"));
+    gate.until_counts(2, 0);
+    let metrics = gate.metrics();
+    assert_eq!(
+        metrics.get("packgate_seats_busiest", &[("limit", "all")]),
+        2.0
+    );
+    assert_eq!(
+        metrics.get("packgate_seats_limit", &[("limit", "all")]),
+        1.0
+    );
+    drop(other);
+    gate.until_logged(1);
+    let refused = [("decision", "shadow_refused"), ("shape", "clone")];
+    assert_eq!(gate.metrics().get("packgate_requests_total", &refused), 1.0);
+}
