@@ -41,26 +41,15 @@ impl Packgate {
 
     /// The same with additional environment variables.
     pub fn start_with_env(yaml: &str, env: &[(&str, &str)]) -> Packgate {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("packgate.yaml");
-        fs::write(&file, complete(yaml)).unwrap();
-        let mut command = command();
-        command
-            .arg("serve")
-            .arg("--config")
-            .arg(&file)
-            .envs(env.iter().copied());
+        let (mut command, dir) = configured(yaml);
+        command.envs(env.iter().copied());
         Packgate::run(command, dir, yaml.contains("health:"))
     }
 
     /// The same, with its access log going there.
     pub fn start_logging_to(yaml: &str, stdout: Stdio) -> Packgate {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("packgate.yaml");
-        fs::write(&file, complete(yaml)).unwrap();
-        let mut command = command();
-        command.arg("serve").arg("--config").arg(&file);
-        Packgate::run_logging_to(command, dir, false, stdout)
+        let (command, dir) = configured(yaml);
+        Packgate::run_logging_to(command, dir, yaml.contains("health:"), stdout)
     }
 
     /// Starts `packgate serve` with these flags and no configuration file; the addresses are added.
@@ -376,6 +365,16 @@ fn command() -> Command {
     }
     command.env("GIT_CONFIG_NOSYSTEM", "1");
     command
+}
+
+/// A command line that serves by this configuration, and the directory where it is.
+fn configured(yaml: &str) -> (Command, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("packgate.yaml");
+    fs::write(&file, complete(yaml)).unwrap();
+    let mut command = command();
+    command.arg("serve").arg("--config").arg(&file);
+    (command, dir)
 }
 
 /// Adds the free ports that a configuration for a test does not name.

@@ -43,6 +43,10 @@ fn real_git_clones_fetches_and_pushes_whole() {
             ["push", "--quiet", "--force", "origin", "HEAD~1:main"],
         );
     }
+    let refs = Request::get("/team/demo.git/info/refs?service=git-upload-pack");
+    let refs = packgate.ask(&refs.header("Git-Protocol", "version=2"));
+    assert!(refs.text().contains("version 2"), "{}", refs.text());
+
     let clones = packgate.access_log();
     let clones = clones.iter().filter(|entry| entry["shape"] == "clone");
     assert_eq!(clones.count(), 2 * Git::all().len());
