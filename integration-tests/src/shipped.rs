@@ -44,3 +44,14 @@ impl Shipped {
         serde_yaml::from_str(&self.text).unwrap_or_else(|e| panic!("examples/{}: {e}", self.file))
     }
 }
+
+/// A duration as packgate, Envoy and Istio write it, in seconds: `30s`, `65m`.
+pub fn seconds(duration: &Value) -> u64 {
+    let text = duration.as_str().unwrap_or_default();
+    let units = [('s', 1), ('m', 60), ('h', 3600)];
+    let parsed = units.iter().find_map(|(unit, length)| {
+        let number: u64 = text.strip_suffix(*unit)?.parse().ok()?;
+        Some(number * length)
+    });
+    parsed.unwrap_or_else(|| panic!("not a duration: {duration}"))
+}
