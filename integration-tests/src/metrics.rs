@@ -52,6 +52,15 @@ impl Metrics {
         self.samples.iter().filter(fits).map(|s| s.value).sum()
     }
 
+    /// The values of all series of `name` whose labels fit.
+    pub fn values(&self, name: &str, fits: impl Fn(&BTreeMap<String, String>) -> bool) -> Vec<f64> {
+        let series = self.samples.iter().filter(|s| s.name == name);
+        series
+            .filter(|s| fits(&s.labels))
+            .map(|s| s.value)
+            .collect()
+    }
+
     /// The identity of every series: name and labels, without the value.
     pub fn series(&self) -> BTreeSet<String> {
         self.samples

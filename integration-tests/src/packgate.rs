@@ -43,16 +43,15 @@ impl Packgate {
 
     /// The same with additional environment variables.
     pub fn start_with_env(yaml: &str, env: &[(&str, &str)]) -> Packgate {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("packgate.yaml");
-        fs::write(&file, complete(yaml)).unwrap();
-        let mut command = command();
-        command
-            .arg("serve")
-            .arg("--config")
-            .arg(&file)
-            .envs(env.iter().copied());
+        let (mut command, dir) = configured(yaml);
+        command.envs(env.iter().copied());
         Packgate::run(command, dir, yaml.contains("health:"))
+    }
+
+    /// The same, with its access log going there.
+    pub fn start_logging_to(yaml: &str, stdout: Stdio) -> Packgate {
+        let (command, dir) = configured(yaml);
+        Packgate::run_logging_to(command, dir, yaml.contains("health:"), stdout)
     }
 
     /// Starts `packgate serve` with these flags and no configuration file; the addresses are added.
@@ -73,8 +72,7 @@ impl Packgate {
         env: &[(&str, &str)],
         yaml: &str,
     ) -> Packgate {
-        let dir = tempfile::tempdir().unwrap();
-        let command = passed(dir.path(), sockets, through, env, yaml);
+        let (command, dir) = passed(sockets, through, env, yaml);
         Packgate::watch(command, dir, yaml.contains("health:"))
     }
 
@@ -85,10 +83,8 @@ impl Packgate {
         env: &[(&str, &str)],
         yaml: &str,
     ) -> (Option<i32>, String) {
-        let dir = tempfile::tempdir().unwrap();
-        let output = passed(dir.path(), sockets, through, env, yaml)
-            .output()
-            .unwrap();
+        let (mut command, _dir) = passed(sockets, through, env, yaml);
+        let output = command.output().unwrap();
         (
             output.status.code(),
             String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -102,10 +98,19 @@ impl Packgate {
         Packgate::run(command, tempfile::tempdir().unwrap(), false)
     }
 
-    fn run(mut command: Command, dir: TempDir, has_health: bool) -> Packgate {
+    fn run(command: Command, dir: TempDir, has_health: bool) -> Packgate {
+        Packgate::run_logging_to(command, dir, has_health, Stdio::piped())
+    }
+
+    fn run_logging_to(
+        mut command: Command,
+        dir: TempDir,
+        has_health: bool,
+        stdout: Stdio,
+    ) -> Packgate {
         command
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stdout(stdout)
             .stderr(Stdio::piped());
         Packgate::watch(command, dir, has_health)
     }
@@ -396,26 +401,33 @@ fn command() -> Command {
     command
 }
 
-/// `packgate serve` in `dir`, as [`Packgate::start_passed`] starts it.
+/// `packgate serve`, as [`Packgate::start_passed`] starts it.
 fn passed(
-    dir: &Path,
     sockets: &[(&str, BorrowedFd<'_>)],
     through: &[&str],
     env: &[(&str, &str)],
     yaml: &str,
-) -> Command {
-    let file = dir.join("packgate.yaml");
-    fs::write(&file, complete(yaml)).unwrap();
-    let mut plain = command();
+) -> (Command, TempDir) {
+    let (mut plain, dir) = configured(yaml);
     if let [program, args @ ..] = through {
         let mut between = Command::new(program);
         between.args(args).arg(plain.get_program());
+        between.args(plain.get_args());
         plain = between;
     }
-    plain.arg("serve").arg("--config").arg(&file);
     let mut passed = activation::pass(sockets, &plain);
     passed.envs(env.iter().copied());
-    passed
+    (passed, dir)
+}
+
+/// A command line that serves by this configuration, and the directory where it is.
+fn configured(yaml: &str) -> (Command, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("packgate.yaml");
+    fs::write(&file, complete(yaml)).unwrap();
+    let mut command = command();
+    command.arg("serve").arg("--config").arg(&file);
+    (command, dir)
 }
 
 /// Adds the free ports that a configuration for a test does not name.

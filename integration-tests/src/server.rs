@@ -49,6 +49,15 @@ impl NginxGit {
         NginxGit::start_with(samples, None, Path::new("/dev/null"), activated)
     }
 
+    /// As [`NginxGit::start`], with as many processes as fcgiwrap has where nobody says how many.
+    pub fn start_unsized(samples: &[(Sample, &str)]) -> NginxGit {
+        let unsized_at = |socket: &Path| {
+            let (program, _) = command_line();
+            listening(Command::new(program), socket)
+        };
+        NginxGit::start_with(samples, None, Path::new("/dev/null"), unsized_at)
+    }
+
     fn start_with(
         samples: &[(Sample, &str)],
         pair: Option<&Pair>,
@@ -159,11 +168,14 @@ fn command_line() -> (PathBuf, Vec<String>) {
 /// fcgiwrap answers on the socket that it finds as its standard input.
 fn handed_over(socket: &Path) -> Command {
     let (program, arguments) = command_line();
-    let socket = UnixListener::bind(socket).unwrap();
     let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .stdin(Stdio::from(OwnedFd::from(socket)));
+    command.args(arguments);
+    listening(command, socket)
+}
+
+fn listening(mut command: Command, socket: &Path) -> Command {
+    let socket = UnixListener::bind(socket).unwrap();
+    command.stdin(Stdio::from(OwnedFd::from(socket)));
     command
 }
 

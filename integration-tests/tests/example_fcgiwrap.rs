@@ -1,10 +1,11 @@
 //! `examples/fcgiwrap`: nginx and fcgiwrap behind packgate. [`NginxGit`] runs the very same files, so whatever is tested
 //! with it is tested with them; here is what is left.
 
-use std::process::Command;
+use std::{process::Command, time::Duration};
 
 use packgate_integration_tests::{
-    Git, NginxGit, Packgate, Shipped, pkt, process::find_command, repos::Sample,
+    Git, NginxGit, Packgate, Relay, Request, Shipped, pkt, process::find_command, repos::Sample,
+    until,
 };
 
 fn gate(server: &NginxGit) -> Packgate {
@@ -42,9 +43,38 @@ fn real_git_clones_fetches_and_pushes_whole() {
             ["push", "--quiet", "--force", "origin", "HEAD~1:main"],
         );
     }
+    let refs = Request::get("/team/demo.git/info/refs?service=git-upload-pack");
+    let refs = packgate.ask(&refs.header("Git-Protocol", "version=2"));
+    assert!(refs.text().contains("version 2"), "{}", refs.text());
+
     let clones = packgate.access_log();
     let clones = clones.iter().filter(|entry| entry["shape"] == "clone");
     assert_eq!(clones.count(), 2 * Git::all().len());
+}
+
+/// What the example warns of: fcgiwrap as Debian starts it.
+#[test]
+fn with_the_default_number_of_processes_another_request_waits_where_nobody_sees_it() {
+    let samples = [(Sample::Heavy, "heavy.git"), (Sample::Demo, "demo.git")];
+    let answers_another = |server: &NginxGit| {
+        let packgate = gate(server);
+        let relay = Relay::shut_after(packgate.addr(), 1 << 20);
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("{}/heavy.git", relay.url());
+        let _first = Git::newest().spawn(dir.path(), ["clone", "--quiet", &url, "first"]);
+        until("the first clone to be in mid-stream", || {
+            (relay.passed() >= 1 << 20).then_some(())
+        });
+        let mut other = packgate.connect();
+        other.send(&Request::get("/demo.git/HEAD"));
+        let patience = Some(Duration::from_secs(3));
+        other.stream().set_timeout(patience).unwrap();
+        other
+            .read_response()
+            .is_ok_and(|answer| answer.status == 200)
+    };
+    assert!(answers_another(&NginxGit::start(&samples)));
+    assert!(!answers_another(&NginxGit::start_unsized(&samples)));
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use packgate_integration_tests::{Behind, Front, Haproxy, Origin, Request, pkt};
+use packgate_integration_tests::{
+    Behind, Front, Haproxy, Origin, Reply, Request, Shipped, front::Gate, pkt,
+};
 use rustix::process::Signal;
 
 #[test]
@@ -35,4 +37,28 @@ fn a_gate_that_drains_gets_no_more_requests_and_its_clones_end_well() {
             .wait_exit(Duration::from_secs(60))
             .success()
     );
+}
+
+/// What the example warns of: the setting that one would like to add, and what it does to a push.
+#[test]
+fn with_more_errors_to_retry_on_a_post_would_be_sent_again() {
+    let breaking = Origin::start(|_| Reply::Raw(Vec::new()));
+    let gate = Gate {
+        addr: breaking.addr(),
+        health: breaking.addr(),
+    };
+    let posts = |config: Shipped| {
+        breaking.clear();
+        let haproxy = Haproxy::start_with(config, [gate, gate]);
+        haproxy.ask(&Request::upload_pack("demo.git", pkt::clone_v2()));
+        let received = breaking.received();
+        let posts = received
+            .iter()
+            .filter(|request| request.line.starts_with("POST"));
+        posts.count()
+    };
+    let shipped = Shipped::example(Haproxy::CONFIG);
+    assert_eq!(posts(shipped.clone()), 1);
+    let all = "retry-on all-retryable-errors";
+    assert!(posts(shipped.with("retry-on conn-failure", all)) > 1);
 }

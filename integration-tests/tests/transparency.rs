@@ -1,49 +1,17 @@
-//! `docs/transparency.md` says of each deviation which test pins it. A page that names a test nobody runs is worse than
-//! none.
+//! `docs/transparency.md` says of each deviation which test pins it.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use packgate_integration_tests::pages::{missing_tests, read, tests_in};
 
 fn page() -> String {
-    fs::read_to_string(root().join("docs/transparency.md")).expect("docs/transparency.md")
-}
-
-/// What stands between backquotes in a line.
-fn quoted(line: &str) -> impl Iterator<Item = &str> {
-    line.split('`').skip(1).step_by(2)
-}
-
-/// The tests that a line names, as file and function.
-fn tests_in(line: &str) -> Vec<(&str, &str)> {
-    let named = quoted(line).filter_map(|words| words.split_once("::"));
-    // The page explains its notation with this one.
-    named.filter(|named| *named != ("file", "test")).collect()
-}
-
-/// Whether the file of integration tests has this test, and it is not left out of a run.
-fn exists(files: &mut BTreeMap<String, String>, file: &str, test: &str) -> bool {
-    let path = root().join(format!("integration-tests/tests/{file}.rs"));
-    let source = files
-        .entry(file.to_owned())
-        .or_insert_with(|| fs::read_to_string(path).unwrap_or_default());
-    source.contains(&format!("#[test]\nfn {test}() {{"))
+    read("docs/transparency.md")
 }
 
 #[test]
 fn every_test_that_the_page_names_exists() {
     let page = page();
-    let mut files = BTreeMap::new();
-    let named: Vec<_> = page.lines().flat_map(tests_in).collect();
-    assert!(named.len() > 30, "{named:?}");
-    let missing: Vec<_> = named
-        .iter()
-        .filter(|(file, test)| !exists(&mut files, file, test))
-        .collect();
+    let (missing, named) = missing_tests(&page);
+    assert!(named > 30, "{named}");
     assert!(missing.is_empty(), "named, but not there: {missing:?}");
-    assert!(!exists(&mut files, "heads", "no_such_test"));
 }
 
 #[test]
@@ -66,6 +34,5 @@ fn every_line_of_its_tables_names_a_test() {
 
 #[test]
 fn the_readme_leads_to_the_page() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
-    assert!(readme.contains("](docs/transparency.md)"));
+    assert!(read("README.md").contains("](docs/transparency.md)"));
 }

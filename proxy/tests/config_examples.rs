@@ -6,16 +6,22 @@ use packgate::config::{Config, Overrides, SCHEMA};
 use regex::Regex;
 use serde_json::Value;
 
+/// The configurations in `examples/`, and those that stand beside a file for another program.
 fn examples() -> Vec<PathBuf> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    let mut files: Vec<_> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.retain(|file| {
-        file.extension()
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let beside = path.join("packgate.yaml");
+        if beside.is_file() {
+            files.push(beside);
+        } else if path
+            .extension()
             .is_some_and(|extension| extension == "yaml")
-    });
+        {
+            files.push(path);
+        }
+    }
     files.sort();
     files
 }
