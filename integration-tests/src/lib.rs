@@ -18,6 +18,7 @@ pub mod dice;
 pub mod git;
 pub mod h2;
 pub mod http;
+pub mod image;
 pub mod metrics;
 pub mod origin;
 pub mod packgate;
