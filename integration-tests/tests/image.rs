@@ -170,6 +170,9 @@ fn the_program_runs_alone_as_65532_and_resolves_names() {
         Origin::start(|_| packgate_integration_tests::Reply::Now(200, b"from a name".to_vec()));
     fs::write(root.join("etc/hosts"), "127.0.0.1 git.in-this-image.test\n").unwrap();
     fs::create_dir(root.join("etc/packgate")).unwrap();
+    // A container has /dev from its engine.
+    fs::create_dir(root.join("dev")).unwrap();
+    fs::write(root.join("dev/null"), "").unwrap();
     let yaml = format!(
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nupstream: http://git.in-this-image.test:{}\n\
          limits: [{{name: all, per: global, seats: 1}}]\n",
