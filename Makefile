@@ -37,7 +37,14 @@ test: ## everything: lint, unit tests, examples, real git against real servers
 	$(MAKE) --no-print-directory lint
 	$(CARGO) build --workspace --all-targets --locked
 	$(CARGO) test --workspace --doc --locked --quiet
+	$(MAKE) --no-print-directory image-root
 	$(call run-tests,--workspace)
+
+# An optimised build takes longer than one test may, so it is a step of its own; the test then finds it done.
+.PHONY: image-root
+image-root: ## what the Dockerfile puts into the image, made without an engine
+	@tools/install build
+	$(CARGO) run --locked --quiet -p packgate-integration-tests --example image_root
 
 .PHONY: lint
 lint: ## format, clippy, documentation, dependencies

@@ -24,6 +24,7 @@ pub mod h2;
 pub mod haproxy;
 pub mod helm;
 pub mod http;
+pub mod image;
 pub mod istio;
 pub mod metrics;
 pub mod nginx;

@@ -57,7 +57,7 @@ pub(super) fn section(page: &mut Page, config: &Config, pods: NonZeroU32) {
 /// What is hardly meant, once there are `pods` pods.
 pub(super) fn warnings(config: &Config, pods: NonZeroU32) -> Vec<Warning> {
     let mut all = Vec::new();
-    if pods.get() == 1 {
+    if pods.get() == 1 || config.policy.mode == Mode::Off {
         return all;
     }
     let mut warn = |path: String, message: String| all.push(Warning { path, message });

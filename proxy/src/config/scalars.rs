@@ -149,7 +149,7 @@ pub(crate) fn control_socket(text: &str) -> Result<PathBuf, String> {
 /// As `FileDescriptorName=` takes it (systemd.socket(5)).
 fn socket_name(name: &str) -> Result<String, String> {
     let printable = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b':';
-    match (1..=255).contains(&name.len()) && name.as_bytes().iter().all(|byte| printable(byte)) {
+    match (1..=255).contains(&name.len()) && name.as_bytes().iter().all(printable) {
         true => Ok(name.to_owned()),
         false => Err(format!(
             "{} is no name of a socket: write what `FileDescriptorName=` says in its .socket unit, such as `systemd:proxy`",
