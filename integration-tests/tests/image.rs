@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::Read,
     net::SocketAddr,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
@@ -173,6 +174,14 @@ fn the_program_runs_alone_as_65532_and_resolves_names() {
     // A container has /dev from its engine.
     fs::create_dir(root.join("dev")).unwrap();
     fs::write(root.join("dev/null"), "").unwrap();
+    let mut chance = vec![0; 1 << 20];
+    fs::File::open("/dev/urandom")
+        .unwrap()
+        .read_exact(&mut chance)
+        .unwrap();
+    for name in ["random", "urandom"] {
+        fs::write(root.join("dev").join(name), &chance).unwrap();
+    }
     let yaml = format!(
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nupstream: http://git.in-this-image.test:{}\n\
          limits: [{{name: all, per: global, seats: 1}}]\n",

@@ -180,11 +180,12 @@ fn packgate_and_git_make_no_system_call_that_the_unit_forbids() {
 
     let trace = until("the end of the trace", || {
         let trace = fs::read_to_string(&trace).ok()?;
-        let end = format!("{} +++ exited", packgate.pid());
-        trace
-            .lines()
-            .any(|line| line.replace("  ", " ").starts_with(&end))
-            .then_some(trace)
+        let pid = packgate.pid().to_string();
+        let ended = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().take(3).collect();
+            words == [pid.as_str(), "+++", "exited"]
+        };
+        trace.lines().any(ended).then_some(trace)
     });
     // `1234  read(3, …`
     let name = |line: &str| {
