@@ -225,7 +225,10 @@ fn whoever_cannot_be_drained_is_named_with_the_remedy() {
     assert_eq!(control.drain(&[]).0, Some(66));
 
     for (arguments, says) in [
-        (&["drain"][..], "--control"),
+        (
+            &["drain", "--control", "unix:/x", "--config", "y"][..],
+            "cannot be used with",
+        ),
         (
             &["drain", "--control", "127.0.0.1:1"],
             "must be a Unix socket",

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use packgate_integration_tests::{
-    Connection, Git, Latch, NginxGit, Origin, Packgate, Relay, Request, Response,
+    Connection, Git, Latch, NginxGit, Origin, Packgate, Relay, Reply, Request, Response,
     http::Framing,
     pkt::{self, Kind},
     repos::Sample,
@@ -113,6 +113,23 @@ fn a_second_clone_is_refused_at_once_and_never_reaches_the_upstream() {
         .packgate
         .ask(&Request::upload_pack("other.git", pkt::clone_v2()));
     assert_eq!((admitted.status, admitted.text().as_str()), (200, "passed"));
+}
+
+/// The seat of an answer is free before its end can be read, whatever the machine does meanwhile.
+#[test]
+fn who_asks_again_at_once_is_not_refused_for_the_own_last_request() {
+    let origin = Origin::start(|received| match received.connection % 2 {
+        0 => Reply::Now(200, pkt::line("whole\n")),
+        _ => Reply::Now(200, vec![b'x'; 200_000]),
+    });
+    let gate = Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: one, per: global, seats: 1}}]\n",
+        origin.upstream()
+    ));
+    let statuses: Vec<u16> = (0..500)
+        .map(|_| gate.ask(&Request::upload_pack("r", pkt::clone_v2())).status)
+        .collect();
+    assert_eq!(statuses, [200; 500]);
 }
 
 #[test]

@@ -107,7 +107,6 @@ fn wrong_usage_exits_64_and_explains_itself_on_stderr() {
         &["serve", "--no-such-flag"],
         &["serve", "--clones", "many"],
         &["serve", "--upstream", "http://a", "--repos", "b"],
-        &["check"],
         &["classify", "--format", "xml"],
         &["completions", "tcsh"],
     ] {
@@ -161,6 +160,7 @@ limits:
   - {name: each-repo, per: repo, seats: 2}
 seats: {filtered: 1}
 queue: {timeout: 90s}
+drain: {delay: 91s}
 exempt: [{user: release-bot}]
 identity: {user: [credential, basic], trusted_proxies: [10.0.0.0/8]}
 ";

@@ -1059,8 +1059,12 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
             "identity.user",
         ),
         (
-            "limits: [{name: a, per: global, seats: 1}]\nqueue: {timeout: 61s}",
+            "limits: [{name: a, per: global, seats: 1}]\nqueue: {timeout: 61s}\ndrain: {delay: 61s}",
             "queue.timeout",
+        ),
+        (
+            "limits: [{name: a, per: global, seats: 1}]\nqueue: {timeout: 6s}",
+            "drain.delay",
         ),
         (
             "limits: [{name: a, per: global, seats: 1}]\nqueue: {timeout: 1s, max_waiting: 5, max_waiting_per_flow: 6}",
@@ -1102,7 +1106,7 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
         assert_eq!(warned(yaml), [path], "{yaml}");
     }
     let fine = "limits: [{name: a, per: global, seats: 9}, {name: b, per: repo, match: {repo: x}, seats: 1}, {name: c, per: repo, seats: 2}, \
-                {name: d, per: user, match: {user: x}, seats: 4}]\nqueue: {timeout: 60s, max_waiting: 5}\nadmin: unix:/run/admin";
+                {name: d, per: user, match: {user: x}, seats: 4}]\nqueue: {timeout: 60s, max_waiting: 5}\ndrain: {delay: 60s}\nadmin: unix:/run/admin";
     assert!(warned(&format!("{trusted}{fine}")).is_empty());
 }
 

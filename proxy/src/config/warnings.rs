@@ -210,7 +210,8 @@ impl Config {
             );
         }
         if !self.policy.limits.is_empty() && queue.timeout > self.drain.delay {
-            let [delay, timeout] = [self.drain.delay, queue.timeout].map(humantime::format_duration);
+            let [delay, timeout] =
+                [self.drain.delay, queue.timeout].map(humantime::format_duration);
             warn(
                 "drain.delay".into(),
                 format!(

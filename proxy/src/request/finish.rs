@@ -59,7 +59,19 @@ fn kind_of(error: &Error, state: &RequestState) -> FailureKind {
     }
 }
 
-/// Releases the seats and reports.
+/// The upstream has sent the end of its answer: its work is done. The seats are free before the client can have read that
+/// end, so that who asks again at once is not refused for its own last request.
+pub fn answered(request: &mut UploadPack) {
+    request.answered_whole = true;
+    if let Some(mut permit) = request.permit.take() {
+        permit.ended(match fault_of(request, None) {
+            None if request.answered_ok => Ended::Served,
+            _ => Ended::Failed,
+        });
+    }
+}
+
+/// Releases the seats that are still taken, and reports.
 pub fn finish(
     shared: &Arc<Shared>,
     session: &mut Session,

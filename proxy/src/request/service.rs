@@ -221,7 +221,8 @@ impl ProxyHttp for Service {
         // The upstream has answered: there will be no other attempt.
         request.forget_window();
         let plain = content_encoding(&response.headers) == Encoding::Identity;
-        request.answer = (response.status == StatusCode::OK && plain).then(Answer::new);
+        request.answered_ok = response.status == StatusCode::OK;
+        request.answer = (request.answered_ok && plain).then(Answer::new);
         Ok(())
     }
 
@@ -244,7 +245,6 @@ impl ProxyHttp for Service {
         let Some(request) = &mut state.upload_pack else {
             return Ok(None);
         };
-        request.answered_whole |= end_of_stream;
         if let Some(piece) = body {
             if request.first_byte.is_none() && !piece.is_empty() {
                 request.first_byte = request.forwarded.map(|since| since.elapsed());
@@ -256,6 +256,9 @@ impl ProxyHttp for Service {
             if let Some(permit) = &request.permit {
                 permit.sent(piece.len() as u64);
             }
+        }
+        if end_of_stream {
+            finish::answered(request);
         }
         Ok(None)
     }

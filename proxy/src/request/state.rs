@@ -58,6 +58,8 @@ pub struct UploadPack {
     pub first_byte: Option<Duration>,
     /// Bytes of the response's body that came from the upstream.
     pub response_bytes: u64,
+    /// The upstream answers 200.
+    pub answered_ok: bool,
     /// The upstream has sent the end of its response.
     pub answered_whole: bool,
     /// What the response says of itself, where it can be looked into.
@@ -104,6 +106,7 @@ impl UploadPack {
             forwarded: None,
             first_byte: None,
             response_bytes: 0,
+            answered_ok: false,
             answered_whole: false,
             answer: None,
             cost: None,
