@@ -107,7 +107,7 @@ impl Packgate {
             let mut connection = crate::http::Stream::connect(&Endpoint::Tcp(packgate.admin))
                 .ok()
                 .map(|stream| Connection::over(stream, Vec::new()))?;
-            let ready = connection.exchange(&Request::get("/readyz")).ok()?;
+            let ready = connection.exchange(&Request::admin("/readyz")).ok()?;
             (ready.status == 200).then_some(())
         });
         packgate
@@ -183,7 +183,7 @@ impl Packgate {
     /// `GET path` on the admin listener.
     pub fn admin(&self, path: &str) -> Response {
         Connection::open(self.admin)
-            .exchange(&Request::get(path))
+            .exchange(&Request::admin(path))
             .unwrap_or_else(|e| panic!("GET {path}: {e}"))
     }
 

@@ -24,7 +24,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    admin::{self, AdminState, StatusReport},
+    admin::{self, AdminState, Reach, StatusReport, Token},
     cli::exit,
     config::{self, Address, Config, Listen},
     lifecycle::{
@@ -131,6 +131,10 @@ impl AdminState for Shared {
         self.metrics.render()
     }
 
+    fn token(&self) -> Option<Token> {
+        self.config().admin_token.clone()
+    }
+
     fn status(&self) -> StatusReport {
         let (mut snapshot, now, response_bytes) = self.floor.snapshot();
         // The gate itself drains only when the delay is over.
@@ -138,6 +142,7 @@ impl AdminState for Shared {
         StatusReport {
             snapshot,
             response_bytes,
+            hide_identities: self.config().admin_hide_identities,
             at: (now, SystemTime::now()),
         }
     }
@@ -187,7 +192,8 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
     let (admin_alive, _never_awaited) = mpsc::channel(1);
-    let admin = Arc::new(admin::admin_app(shared.clone()));
+    let reach = Reach::of(&shared.config().admin);
+    let admin = Arc::new(admin::admin_app(shared.clone(), reach));
     let health = Arc::new(admin::health_app(shared.clone()));
     tokio::spawn(listeners.admin.serve(
         admin,

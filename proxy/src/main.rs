@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use packgate::cli::{Cli, Command, check, classify, completions, demo, serve};
+use packgate::cli::{Cli, Command, check, classify, completions, demo, serve, top};
 
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args_os()) {
@@ -14,6 +14,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args, serve::run_document),
         Command::Check(args) => check::run(args),
         Command::Classify(args) => classify::run(args),
+        Command::Top(args) => top::run(args),
         Command::Completions(args) => completions::run(args),
     }
 }

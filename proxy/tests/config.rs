@@ -1019,10 +1019,6 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
             "mode",
         ),
         (
-            "admin: 0.0.0.0:9901\nlimits: [{name: a, per: global, seats: 1}]",
-            "admin",
-        ),
-        (
             "limits: [{name: a, per: repo, seats: 1}, {name: b, per: repo, match: {repo: x}, seats: 1}]",
             "limits[1]",
         ),

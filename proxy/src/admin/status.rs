@@ -10,7 +10,7 @@
 use std::{collections::HashMap, net::IpAddr, time::SystemTime};
 
 use packgate_policy::{
-    Demand, LimitView, Mode, Moment, RunningView, Snapshot, Ticket, WaitingView,
+    Demand, LimitView, Mode, Moment, Per, RunningView, Snapshot, Ticket, WaitingView,
 };
 use serde::Serialize;
 
@@ -25,6 +25,8 @@ pub struct StatusReport {
     pub snapshot: Snapshot,
     /// Body bytes sent so far for each running request; a ticket that is missing counts as 0.
     pub response_bytes: HashMap<Ticket, u64>,
+    /// Whether users and addresses are left out.
+    pub hide_identities: bool,
     /// The same instant on the gate's clock and on the wall.
     pub at: (Moment, SystemTime),
 }
@@ -41,7 +43,11 @@ impl StatusReport {
                 Mode::Off => "off",
             },
             draining: snapshot.draining,
-            limits: snapshot.limits.iter().map(limit).collect(),
+            limits: snapshot
+                .limits
+                .iter()
+                .map(|view| self.limit(view))
+                .collect(),
             running: snapshot
                 .running
                 .iter()
@@ -62,7 +68,7 @@ impl StatusReport {
 
     fn running<'a>(&'a self, view: &'a RunningView) -> Running<'a> {
         Running {
-            who: who(view.ticket, &view.demand),
+            who: self.who(view.ticket, &view.demand),
             seats: view.demand.seats,
             since: self.time_of(view.since),
             response_bytes: self.response_bytes.get(&view.ticket).copied().unwrap_or(0),
@@ -71,9 +77,34 @@ impl StatusReport {
 
     fn waiting<'a>(&'a self, view: &'a WaitingView) -> Waiting<'a> {
         Waiting {
-            who: who(view.ticket, &view.demand),
+            who: self.who(view.ticket, &view.demand),
             since: self.time_of(view.since),
             position: view.position,
+        }
+    }
+
+    fn limit<'a>(&self, view: &'a LimitView) -> Limit<'a> {
+        let names_somebody = matches!(view.per, Per::User | Per::Ip);
+        Limit {
+            name: &view.name,
+            per: view.per.as_str(),
+            seats: view.seats,
+            in_use: view.in_use,
+            busiest: view.busiest.as_ref().map(|(key, in_use)| Busiest {
+                key: (!self.hide_identities || !names_somebody).then_some(key),
+                in_use: *in_use,
+            }),
+        }
+    }
+
+    fn who<'a>(&self, ticket: Ticket, demand: &'a Demand) -> Who<'a> {
+        let user = demand.user.as_ref().map(|user| &*user.name);
+        Who {
+            id: ticket.0,
+            repo: &demand.repo,
+            user: user.filter(|_| !self.hide_identities),
+            ip: demand.ip.filter(|_| !self.hide_identities),
+            shape: demand.shape,
         }
     }
 
@@ -82,29 +113,6 @@ impl StatusReport {
         let (now, wall) = self.at;
         let ago = now.0.saturating_sub(moment.0);
         text::rfc3339(wall.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH))
-    }
-}
-
-fn limit(view: &LimitView) -> Limit<'_> {
-    Limit {
-        name: &view.name,
-        per: view.per.as_str(),
-        seats: view.seats,
-        in_use: view.in_use,
-        busiest: view.busiest.as_ref().map(|(key, in_use)| Busiest {
-            key,
-            in_use: *in_use,
-        }),
-    }
-}
-
-fn who(ticket: Ticket, demand: &Demand) -> Who<'_> {
-    Who {
-        id: ticket.0,
-        repo: &demand.repo,
-        user: demand.user.as_ref().map(|user| &*user.name),
-        ip: demand.ip,
-        shape: demand.shape,
     }
 }
 
@@ -130,7 +138,7 @@ struct Limit<'a> {
 
 #[derive(Serialize)]
 struct Busiest<'a> {
-    key: &'a str,
+    key: Option<&'a str>,
     in_use: u32,
 }
 
@@ -164,7 +172,7 @@ struct Waiting<'a> {
 pub(super) mod tests {
     use std::time::Duration;
 
-    use packgate_policy::{Per, User};
+    use packgate_policy::User;
 
     use super::*;
 
@@ -217,6 +225,7 @@ pub(super) mod tests {
                 refused_last_hour: 3,
             },
             response_bytes: HashMap::from([(Ticket(7), 1 << 33)]),
+            hide_identities: false,
             at: (
                 Moment(Duration::from_secs(13)),
                 SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_003),
@@ -237,6 +246,26 @@ pub(super) mod tests {
     #[test]
     fn the_document_is_the_documented_format() {
         assert_eq!(String::from_utf8(report().to_json()).unwrap(), DOCUMENT);
+    }
+
+    #[test]
+    fn nobody_is_named_where_identities_are_hidden() {
+        let mut report = report();
+        report.hide_identities = true;
+        for (key, per) in [("alice", Per::User), ("2001:db8::", Per::Ip)] {
+            report.snapshot.limits.push(LimitView {
+                name: "of-somebody".into(),
+                per,
+                seats: 2,
+                in_use: 1,
+                busiest: Some((key.into(), 1)),
+            });
+        }
+        let json = String::from_utf8(report.to_json()).unwrap();
+        for hidden in ["alice", "2001:db8"] {
+            assert!(!json.contains(hidden), "{json}");
+        }
+        assert!(json.contains(r#""busiest":{"key":"squareup/java","in_use":2}"#));
     }
 
     #[test]

@@ -31,6 +31,9 @@ impl AdminState for Process {
     fn status(&self) -> StatusReport {
         status::tests::report()
     }
+    fn token(&self) -> Option<Token> {
+        None
+    }
 }
 
 /// Serves `app` on a port of its own until the test ends.
@@ -81,7 +84,8 @@ impl Answer {
 
 async fn ask(address: SocketAddr, method: &str, target: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request =
+        format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await.unwrap();
@@ -90,7 +94,7 @@ async fn ask(address: SocketAddr, method: &str, target: &str) -> Answer {
 
 #[tokio::test]
 async fn the_admin_listener_answers_everything() {
-    let address = serve(admin_app(Arc::new(Process::default()))).await;
+    let address = serve(admin_app(Arc::new(Process::default()), Reach::Loopback)).await;
     for (target, content_type, body) in [
         ("/livez", "text/plain; charset=utf-8", "ok\n"),
         ("/readyz?verbose", "text/plain; charset=utf-8", "ok\n"),
@@ -100,7 +104,21 @@ async fn the_admin_listener_answers_everything() {
             "packgate_queue_waiting 0\n",
         ),
         ("/status.json", "application/json", status::tests::DOCUMENT),
-        ("/", "text/plain; charset=utf-8", INDEX),
+        (
+            "/",
+            "text/html; charset=utf-8",
+            include_str!("page/index.html"),
+        ),
+        (
+            "/page.css",
+            "text/css; charset=utf-8",
+            include_str!("page/page.css"),
+        ),
+        (
+            "/page.js",
+            "text/javascript; charset=utf-8",
+            include_str!("page/page.js"),
+        ),
     ] {
         let answer = ask(address, "GET", target).await;
         assert_eq!(
@@ -115,6 +133,10 @@ async fn the_admin_listener_answers_everything() {
         );
         assert_eq!(answer.header("cache-control"), Some("no-store"));
         assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(
+            answer.header("content-security-policy"),
+            Some(CONTENT_POLICY)
+        );
 
         let head = ask(address, "HEAD", target).await;
         assert_eq!((head.status, head.body.as_str()), (200, ""), "{target}");
@@ -132,14 +154,20 @@ async fn the_health_listener_tells_nothing_about_anybody() {
     for target in ["/livez", "/readyz", "/metrics"] {
         assert_eq!(ask(address, "GET", target).await.status, 200, "{target}");
     }
-    for target in ["/", "/status.json", "//status.json", "/x/../status.json"] {
+    for target in [
+        "/",
+        "/page.js",
+        "/status.json",
+        "//status.json",
+        "/x/../status.json",
+    ] {
         assert_eq!(ask(address, "GET", target).await.status, 404, "{target}");
     }
 }
 
 #[tokio::test]
 async fn other_paths_and_methods_are_refused() {
-    let address = serve(admin_app(Arc::new(Process::default()))).await;
+    let address = serve(admin_app(Arc::new(Process::default()), Reach::Loopback)).await;
     for target in ["/nothing", "/livez/", "/LIVEZ", "/metrics/x"] {
         assert_eq!(ask(address, "GET", target).await.status, 404, "{target}");
         assert_eq!(ask(address, "POST", target).await.status, 404, "{target}");
@@ -168,17 +196,20 @@ async fn readiness_fails_with_its_reason_while_the_process_still_lives() {
 
 #[tokio::test]
 async fn a_connection_serves_many_requests() {
-    let address = serve(admin_app(Arc::new(Process::default()))).await;
+    let address = serve(admin_app(Arc::new(Process::default()), Reach::Loopback)).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     for (request, end) in [
-        ("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", "ok\n"),
+        ("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", "ok\n"),
         (
-            "POST /livez HTTP/1.1\r\nHost: x\r\n\r\n",
+            "POST /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
             "only GET and HEAD\n",
         ),
-        ("HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n", "\r\n\r\n"),
         (
-            "GET /status.json HTTP/1.1\r\nHost: x\r\n\r\n",
+            "HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "\r\n\r\n",
+        ),
+        (
+            "GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
             status::tests::DOCUMENT,
         ),
     ] {
@@ -202,11 +233,11 @@ async fn a_connection_serves_many_requests() {
 
 #[tokio::test]
 async fn a_request_with_a_body_is_the_last_of_its_connection() {
-    let address = serve(admin_app(Arc::new(Process::default()))).await;
+    let address = serve(admin_app(Arc::new(Process::default()), Reach::Loopback)).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     // Of the body only a part is ever sent: the answer must not wait for the rest.
     stream
-        .write_all(b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhello")
+        .write_all(b"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\nhello")
         .await
         .unwrap();
     let mut bytes = Vec::new();

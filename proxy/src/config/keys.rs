@@ -5,6 +5,8 @@ pub(super) const ROOT: &[&str] = &[
     "listen",
     "upstream",
     "admin",
+    "admin_token_file",
+    "admin_hide_identities",
     "health",
     "mode",
     "classifier",

@@ -81,6 +81,8 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
     };
     let health = root.optional("health", address(), mistakes);
     endpoints::own_addresses(&root, &listen, &admin, &health, &upstream, mistakes);
+    let admin_token = endpoints::admin_token(&root, &admin, mistakes);
+    let admin_hide_identities = root.read("admin_hide_identities", false, flag, mistakes);
 
     let mode = root.read("mode", Mode::Enforce, word(MODES), mistakes);
     let classifier = classifier(&root, mistakes);
@@ -103,6 +105,8 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         listen: listen?.into_iter().map(|(_, listen)| listen).collect(),
         upstream: upstream?.1,
         admin: admin?,
+        admin_token: admin_token?,
+        admin_hide_identities: admin_hide_identities?,
         health: health?,
         classifier: classifier?,
         repo_key: repo_key?,

@@ -6,7 +6,8 @@ use std::{collections::HashSet, time::Duration};
 
 use packgate_policy::{Limit, Mode, Per};
 
-use super::{Address, Config, Listen, UserSource, Warning, limits};
+use super::{Config, Listen, UserSource, Warning, limits};
+use crate::admin::Reach;
 
 /// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).
 const PATIENCE_OF_PROXIES: Duration = Duration::from_secs(60);
@@ -44,14 +45,13 @@ impl Config {
         for warning in self.doubts_about_certificates() {
             warn(warning.path, warning.message);
         }
-        if let Address::Tcp(admin) = &self.admin
-            && !admin.ip().is_loopback()
-        {
+        if Reach::of(&self.admin) == Reach::Network {
             warn(
                 "admin".into(),
                 format!(
-                    "{admin} can be reached from other machines, and shows repositories, users and addresses; `health` \
-                         is meant for a kubelet and Prometheus"
+                    "the token, and what it protects, travel unencrypted to {}: reach it through TLS or a tunnel, or keep it on \
+                     127.0.0.1",
+                    self.admin
                 ),
             );
         }
