@@ -10,19 +10,20 @@
 //! | `/readyz` | both | 200, or 503 with the reason (starting, draining). Probes act on 503; no proxy's outlier detection sees this listener |
 //! | `/metrics` | both | Prometheus text |
 //! | `/status.json` | admin | the gate's state ([`StatusReport`]) |
+//! | `/live.json` | admin | the same with the last hour and what is expected, for the page and `packgate top` ([`crate::watch`]) |
+//! | `/events` | admin | that again and again, as server-sent events ([`events`]) |
 //! | `/` | admin | this list |
 
+mod events;
+mod serve;
 mod status;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use pingora_core::{
-    apps::http_app::{HttpServer, ServeHttp},
-    protocols::http::ServerSession,
-};
+use pingora_core::protocols::http::ServerSession;
 
+pub use serve::Server;
 pub use status::StatusReport;
 
 use crate::telemetry::metrics;
@@ -33,6 +34,8 @@ const INDEX: &str = "\
 packgate
 
 /status.json   what runs and waits, and how full each limit is
+/live.json     the same with the last hour and what is expected
+/events        that once a second, as server-sent events
 /metrics       metrics, as Prometheus text
 /readyz        200 when new clones are taken
 /livez         200 while the process lives
@@ -47,6 +50,8 @@ pub trait AdminState: Send + Sync + 'static {
     fn metrics(&self) -> Vec<u8>;
     /// What the gate holds now.
     fn status(&self) -> StatusReport;
+    /// The document of `/live.json`.
+    fn live(&self) -> Vec<u8>;
 }
 
 /// Which of the two listeners it is.
@@ -56,37 +61,35 @@ enum Scope {
     Health,
 }
 
-/// The HTTP application behind either listener.
-pub struct Endpoints {
+/// What either listener answers.
+struct Endpoints {
     state: Arc<dyn AdminState>,
     scope: Scope,
 }
 
-/// The application of the `admin` listener.
-pub fn admin_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
-    HttpServer::new_app(Endpoints {
+/// The application of the `admin` listener. Must be called within a tokio runtime.
+pub fn admin_app(state: Arc<dyn AdminState>) -> Server {
+    Server::new(Endpoints {
         state,
         scope: Scope::Admin,
     })
 }
 
-/// The application of the `health` listener.
-pub fn health_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
-    HttpServer::new_app(Endpoints {
+/// The application of the `health` listener. Likewise.
+pub fn health_app(state: Arc<dyn AdminState>) -> Server {
+    Server::new(Endpoints {
         state,
         scope: Scope::Health,
     })
 }
 
-#[async_trait]
-impl ServeHttp for Endpoints {
-    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+impl Endpoints {
+    /// The answer to a request. That of a GET of `/events` is only its head.
+    fn response(&self, session: &ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
         self.answer(&request.method, request.uri.path())
     }
-}
 
-impl Endpoints {
     fn answer(&self, method: &Method, path: &str) -> Response<Vec<u8>> {
         if !self.knows(path) {
             return respond(StatusCode::NOT_FOUND, PLAIN_TEXT, "no such page\n");
@@ -118,6 +121,8 @@ impl Endpoints {
                 "application/json",
                 self.state.status().to_json(),
             ),
+            "/live.json" => respond(StatusCode::OK, "application/json", self.state.live()),
+            "/events" => events::head(),
             _ => respond(StatusCode::OK, PLAIN_TEXT, INDEX),
         }
     }
@@ -125,7 +130,7 @@ impl Endpoints {
     fn knows(&self, path: &str) -> bool {
         match path {
             "/livez" | "/readyz" | "/metrics" => true,
-            "/status.json" | "/" => self.scope == Scope::Admin,
+            "/status.json" | "/live.json" | "/events" | "/" => self.scope == Scope::Admin,
             _ => false,
         }
     }
