@@ -66,6 +66,11 @@ impl BucketSet {
     }
 }
 
+/// Whether `seats` more can be taken of `limit` where `in_use` are taken: within the limit, or alone.
+pub(crate) fn has_room(in_use: u64, limit: u32, seats: u32) -> bool {
+    in_use == 0 || in_use.saturating_add(seats.into()) <= limit.into()
+}
+
 #[derive(Debug)]
 pub(crate) struct Bucket {
     pub(crate) key: BucketKey,
@@ -90,7 +95,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// Whether `seats` more can be taken: within the limit, or alone in an empty bucket.
     pub(crate) fn has_room(&self, seats: u32) -> bool {
-        self.in_use == 0 || self.in_use.saturating_add(seats.into()) <= self.seats.into()
+        has_room(self.in_use, self.seats, seats)
     }
 
     /// The widest demand that has room now. An empty bucket takes any.
@@ -103,8 +108,7 @@ impl Bucket {
 
     /// When `seats` are expected to be free. Those whose service time is not known are taken to end at `unknown`.
     pub(crate) fn expected_room(&self, seats: u32, unknown: Moment) -> Moment {
-        let has_room =
-            |left: u64| left == 0 || left.saturating_add(seats.into()) <= self.seats.into();
+        let has_room = |left: u64| has_room(left, self.seats, seats);
         let mut left = self.in_use;
         let mut unknown_seats = self.in_use.saturating_sub(self.known_seats);
         for (end, _, freed) in &self.ends {
@@ -147,11 +151,15 @@ pub(crate) struct Occupancy {
 }
 
 impl Occupancy {
+    /// When it should end, if that is known.
+    pub(crate) fn expected_end(&self) -> Option<Moment> {
+        Some(self.since.saturating_add(self.service?))
+    }
+
     fn end(&self) -> Option<((Moment, Ticket, u32), Duration)> {
-        let service = self.service?;
         Some((
-            (self.since.saturating_add(service), self.ticket, self.seats),
-            service,
+            (self.expected_end()?, self.ticket, self.seats),
+            self.service?,
         ))
     }
 }

@@ -1,6 +1,7 @@
 //! The process: what all requests share, and how the parts are put together, run and taken down.
 
 use std::{
+    collections::HashMap,
     io,
     process::ExitCode,
     sync::{
@@ -10,6 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use packgate_policy::{Moment, Snapshot, Ticket};
 use pingora_core::{
     apps::{HttpServerOptions, ServerApp as _},
     protocols::http::v2::server::default_h2_options,
@@ -24,7 +26,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    admin::{self, AdminState, Reach, StatusReport, Token},
+    admin::{self, AdminState, Reach, StatusReport, Token, anonymous},
     cli::exit,
     config::{self, Address, Config, Listen},
     lifecycle::{
@@ -35,6 +37,7 @@ use crate::{
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
+    watch::{Live, Watch, clock::Clock, sampler},
 };
 
 /// Attempts at the upstream for one request: a stale pooled connection, and the addresses of a name.
@@ -60,6 +63,8 @@ pub struct Shared {
     ready: AtomicBool,
     /// The gate.
     pub floor: Arc<Floor>,
+    /// What is remembered of the last hour.
+    pub watch: Watch,
     /// The memory of all windows together.
     pub budget: Arc<Budget>,
     /// Every instrument.
@@ -109,6 +114,16 @@ impl Shared {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
+    fn snapshot(&self) -> (Snapshot, Clock, HashMap<Ticket, u64>) {
+        let (mut snapshot, now, sent) = self.floor.snapshot();
+        // The gate itself drains only when the delay is over.
+        snapshot.draining |= self.ready().is_err();
+        if self.config().admin_hide_identities {
+            anonymous(&mut snapshot);
+        }
+        (snapshot, Clock(now, SystemTime::now()), sent)
+    }
+
     /// Readiness fails from now on.
     pub fn unready(&self) {
         self.ready.store(false, Ordering::Relaxed);
@@ -136,15 +151,24 @@ impl AdminState for Shared {
     }
 
     fn status(&self) -> StatusReport {
-        let (mut snapshot, now, response_bytes) = self.floor.snapshot();
-        // The gate itself drains only when the delay is over.
-        snapshot.draining |= self.ready().is_err();
+        let (snapshot, clock, response_bytes) = self.snapshot();
         StatusReport {
             snapshot,
             response_bytes,
-            hide_identities: self.config().admin_hide_identities,
-            at: (now, SystemTime::now()),
+            clock,
         }
+    }
+
+    fn live(&self) -> Vec<u8> {
+        let (snapshot, clock, sent) = self.snapshot();
+        self.watch.document(&Live {
+            snapshot,
+            sent,
+            clock,
+            started: Moment::default(),
+            hide_identities: self.config().admin_hide_identities,
+            knows_cpu: self.upstream.backend().is_some(),
+        })
     }
 }
 
@@ -191,6 +215,7 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
         tokio::spawn(async move { service.start_service(None, open, 1).await });
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
+    tokio::spawn(sampler(shared.clone()));
     let (admin_alive, _never_awaited) = mpsc::channel(1);
     let reach = Reach::of(&shared.config().admin);
     let admin = Arc::new(admin::admin_app(shared.clone(), reach));
@@ -274,6 +299,7 @@ fn share_with(
         started: AtomicBool::new(false),
         ready: AtomicBool::new(false),
         floor,
+        watch: Watch::default(),
         budget: Arc::default(),
         access_log,
         acceptors,

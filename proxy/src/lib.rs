@@ -10,3 +10,4 @@ pub mod request;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;
+pub mod watch;

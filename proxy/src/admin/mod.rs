@@ -10,29 +10,31 @@
 //! | `/readyz` | both | 200, or 503 with the reason (starting, draining). Probes act on 503; no proxy's outlier detection sees this listener |
 //! | `/metrics` | both | Prometheus text |
 //! | `/status.json` | admin | the gate's state ([`StatusReport`]) |
+//! | `/live.json` | admin | the same with the last hour and what is expected, for the page and `packgate top` ([`crate::watch`]) |
+//! | `/events` | admin | that again and again, as server-sent events ([`events`]) |
 //! | `/`, `/page.css`, `/page.js` | admin | the page ([`page`]) |
 //!
 //! Everything on `admin` but the files of the page, which say nothing, is [guarded](guard). Nothing is ever shared with
 //! another origin: there is no CORS header here, and the headers of [`respond`] keep a browser from making anything of an
 //! answer but what it is.
 
+mod anonymous;
+mod events;
 mod guard;
 mod page;
+mod serve;
 mod status;
 mod token;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
-use pingora_core::{
-    apps::http_app::{HttpServer, ServeHttp},
-    protocols::http::ServerSession,
-};
-
+use pingora_core::protocols::http::ServerSession;
 use pingora_http::RequestHeader;
 
+pub(crate) use anonymous::anonymous;
 pub use guard::Reach;
+pub use serve::Server;
 pub use status::StatusReport;
 pub use token::Token;
 
@@ -54,6 +56,8 @@ pub trait AdminState: Send + Sync + 'static {
     fn metrics(&self) -> Vec<u8>;
     /// What the gate holds now.
     fn status(&self) -> StatusReport;
+    /// The document of `/live.json`.
+    fn live(&self) -> Vec<u8>;
     /// What the admin listener asks for, if it asks for anything.
     fn token(&self) -> Option<Token>;
 }
@@ -65,38 +69,36 @@ enum Scope {
     Health,
 }
 
-/// The HTTP application behind either listener.
-pub struct Endpoints {
+/// What either listener answers.
+struct Endpoints {
     state: Arc<dyn AdminState>,
     scope: Scope,
 }
 
-/// The application of the `admin` listener, which can be reached from `reach`.
-pub fn admin_app(state: Arc<dyn AdminState>, reach: Reach) -> HttpServer<Endpoints> {
-    HttpServer::new_app(Endpoints {
+/// The application of the `admin` listener, which can be reached from `reach`. Must be called within a tokio runtime.
+pub fn admin_app(state: Arc<dyn AdminState>, reach: Reach) -> Server {
+    Server::new(Endpoints {
         state,
         scope: Scope::Admin(reach),
     })
 }
 
-/// The application of the `health` listener.
-pub fn health_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
-    HttpServer::new_app(Endpoints {
+/// The application of the `health` listener. Likewise.
+pub fn health_app(state: Arc<dyn AdminState>) -> Server {
+    Server::new(Endpoints {
         state,
         scope: Scope::Health,
     })
 }
 
-#[async_trait]
-impl ServeHttp for Endpoints {
-    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+impl Endpoints {
+    /// The answer to a request. That of a GET of `/events` is only its head.
+    fn response(&self, session: &ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
         self.refusal(request)
             .unwrap_or_else(|| self.answer(&request.method, request.uri.path()))
     }
-}
 
-impl Endpoints {
     /// The answer to a request that may not be answered, or has nothing to be answered with.
     fn refusal(&self, request: &RequestHeader) -> Option<Response<Vec<u8>>> {
         let path = request.uri.path();
@@ -140,6 +142,8 @@ impl Endpoints {
                 "application/json",
                 self.state.status().to_json(),
             ),
+            "/live.json" => respond(StatusCode::OK, "application/json", self.state.live()),
+            "/events" => events::head(),
             _ => {
                 let (content_type, content) = page::file(path).unwrap_or((PLAIN_TEXT, ""));
                 respond(StatusCode::OK, content_type, content)
@@ -151,7 +155,7 @@ impl Endpoints {
         match path {
             "/livez" | "/readyz" | "/metrics" => true,
             _ if self.scope == Scope::Health => false,
-            "/status.json" => true,
+            "/status.json" | "/live.json" | "/events" => true,
             _ => page::file(path).is_some(),
         }
     }

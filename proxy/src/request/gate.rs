@@ -188,5 +188,6 @@ async fn seat(
     request.decision = Decision::Refused;
     request.limit = refusal.limit.clone();
     shared.metrics.refusal(refusal.limit.as_ref(), refusal.why);
+    shared.watch.refused();
     Ok(Some(refusal))
 }

@@ -443,7 +443,7 @@ function render(moving = false) {
 }
 
 function receive(text) {
-  state = JSON.parse(text);
+  state = { storms: [], ...JSON.parse(text) };
   clockOffset = Date.now() - Date.parse(state.at);
   fresh();
   render();

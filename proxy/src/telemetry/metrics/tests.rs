@@ -14,6 +14,8 @@ fn limit(name: &str, seats: u32, in_use: u64, busiest: Option<u32>) -> LimitView
         seats,
         in_use,
         busiest,
+        waiting: 0,
+        refused_last_hour: 0,
     }
 }
 

@@ -1,0 +1,88 @@
+//! What operators watch: who costs what, how it went over the last hour, how fast clones are, and the document that the page
+//! and `packgate top` show.
+//!
+//! Everything in here but [`sampler`] is told the time and does no I/O, and everything is bounded: names come from clients.
+//! The gate itself knows the moment; what is here remembers. Remembering in the policy was rejected, for it decides nothing.
+
+pub mod clock;
+mod history;
+mod ledger;
+mod live;
+mod rates;
+mod table;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use packgate_policy::{Moment, Ticket};
+
+use crate::app::Shared;
+use history::History;
+use ledger::Ledger;
+pub use ledger::{Cost, Debtor};
+pub use live::Live;
+use rates::Rates;
+
+/// How often running clones are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What is remembered of the last hour.
+#[derive(Debug, Default)]
+pub struct Watch {
+    memory: Mutex<Memory>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    ledger: Ledger,
+    history: History,
+    rates: Rates,
+}
+
+/// Who is there at one moment.
+pub struct Occupancy {
+    /// How many run.
+    pub running: usize,
+    /// How many wait.
+    pub waiting: usize,
+    /// Response bytes of those who run.
+    pub sent: HashMap<Ticket, u64>,
+}
+
+impl Watch {
+    /// A request has ended that the server worked for.
+    pub fn ended(&self, debtor: &Debtor, cost: Cost, now: Moment) {
+        self.memory().ledger.enter(debtor, cost, now);
+    }
+
+    /// A request was refused.
+    pub fn refused(&self) {
+        self.memory().history.refused();
+    }
+
+    /// What there is at a look; looks are about a second apart.
+    pub fn look(&self, seen: Occupancy, now: Moment) {
+        let mut memory = self.memory();
+        memory.history.sample(seen.running, seen.waiting, now);
+        memory.rates.look(seen.sent, now);
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks at what runs and waits; for as long as the process lives.
+pub async fn sampler(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        shared
+            .watch
+            .look(shared.floor.occupancy(), shared.floor.now());
+    }
+}
