@@ -12,6 +12,7 @@
 //!   or a [`Relay`] valve shut;
 //! - a tool that is missing fails the test and names the remedy.
 
+pub mod browser;
 pub mod client;
 pub mod dice;
 pub mod git;
@@ -30,6 +31,7 @@ pub mod server;
 pub mod tls;
 pub mod wait;
 
+pub use browser::Browser;
 pub use client::Client;
 pub use dice::Dice;
 pub use git::Git;

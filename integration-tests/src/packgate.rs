@@ -28,6 +28,7 @@ pub struct Packgate {
     proxy: SocketAddr,
     admin: SocketAddr,
     health: Option<SocketAddr>,
+    token: Option<String>,
     access: Lines,
     log: Lines,
     dir: TempDir,
@@ -50,7 +51,11 @@ impl Packgate {
             .arg("--config")
             .arg(&file)
             .envs(env.iter().copied());
-        Packgate::run(command, dir, yaml.contains("health:"))
+        let token = yaml
+            .lines()
+            .find_map(|line| line.strip_prefix("admin_token_file: "));
+        let token = token.map(|file| fs::read_to_string(file).expect("the token's file"));
+        Packgate::run(command, dir, yaml.contains("health:"), token)
     }
 
     /// Starts `packgate serve` with these flags and no configuration file; the addresses are added.
@@ -60,17 +65,22 @@ impl Packgate {
             .arg("serve")
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(flags);
-        Packgate::run(command, tempfile::tempdir().unwrap(), false)
+        Packgate::run(command, tempfile::tempdir().unwrap(), false, None)
     }
 
     /// Starts any command line of packgate that serves and logs where it listens (`demo`, say).
     pub fn start_command(args: &[&str]) -> Packgate {
         let mut command = command();
         command.args(args);
-        Packgate::run(command, tempfile::tempdir().unwrap(), false)
+        Packgate::run(command, tempfile::tempdir().unwrap(), false, None)
     }
 
-    fn run(mut command: Command, dir: TempDir, has_health: bool) -> Packgate {
+    fn run(
+        mut command: Command,
+        dir: TempDir,
+        has_health: bool,
+        token: Option<String>,
+    ) -> Packgate {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -99,6 +109,7 @@ impl Packgate {
             proxy,
             admin,
             health,
+            token,
             access,
             log,
             dir,
@@ -107,7 +118,9 @@ impl Packgate {
             let mut connection = crate::http::Stream::connect(&Endpoint::Tcp(packgate.admin))
                 .ok()
                 .map(|stream| Connection::over(stream, Vec::new()))?;
-            let ready = connection.exchange(&Request::admin("/readyz")).ok()?;
+            let ready = connection
+                .exchange(&packgate.admin_request("/readyz"))
+                .ok()?;
             (ready.status == 200).then_some(())
         });
         packgate
@@ -180,10 +193,19 @@ impl Packgate {
         String::from_utf8_lossy(&connection.read_head().unwrap()).into_owned()
     }
 
+    /// `GET path` as the admin listener wants it.
+    fn admin_request(&self, path: &str) -> Request {
+        let request = Request::admin(path);
+        match &self.token {
+            Some(token) => request.header("Authorization", &format!("Bearer {}", token.trim_end())),
+            None => request,
+        }
+    }
+
     /// `GET path` on the admin listener.
     pub fn admin(&self, path: &str) -> Response {
         Connection::open(self.admin)
-            .exchange(&Request::admin(path))
+            .exchange(&self.admin_request(path))
             .unwrap_or_else(|e| panic!("GET {path}: {e}"))
     }
 

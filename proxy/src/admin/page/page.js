@@ -213,7 +213,7 @@ function sayHeadline() {
 function sayStorms() {
   const storms = state.storms.filter((storm) => fits(storm.repo, ...storm.users));
   show($("#storms"), storms.length > 0 || (held && !$("#storms").hidden));
-  return reconcile($("#storms ul"), storms, (s) => `${s.started} ${s.repo}`, () => {
+  reconcile($("#storms ul"), storms, (s) => `${s.started} ${s.repo}`, () => {
     const li = make("li");
     li.append(make("p", "story"), make("p", "names"));
     return li;
@@ -260,7 +260,7 @@ function drawSeats(cells, taken, limit) {
 
 function sayLimits() {
   show($("#limits .empty"), state.limits.length === 0);
-  return reconcile($("#limits ul"), state.limits, (limit) => limit.name, (limit) => {
+  reconcile($("#limits ul"), state.limits, (limit) => limit.name, (limit) => {
     const li = make("li");
     const name = make("p", "name", plain(limit.name));
     name.append(make("span", "per"), make("span", "busiest"));
@@ -348,7 +348,7 @@ const WHY = {
 function sayRefusals() {
   const total = state.refusals.reduce((sum, refusal) => sum + refusal.count, 0);
   say($("#refusals .count"), total ? String(total) : "");
-  const change = reconcile(body("refusals"), state.refusals, (r) => `${r.why} ${r.limit}`, row([["limit"], ["why"], ["num refused"]]), (tr, refusal) => {
+  reconcile(body("refusals"), state.refusals, (r) => `${r.why} ${r.limit}`, row([["limit"], ["why"], ["num refused"]]), (tr, refusal) => {
     say(cell(tr, "limit"), plain(refusal.limit ?? "–"));
     say(cell(tr, "why"), WHY[refusal.why] ?? plain(refusal.why));
     say(cell(tr, "refused"), String(refusal.count));
@@ -356,14 +356,13 @@ function sayRefusals() {
   const rows = body("refusals").children.length;
   show($("#refusals .scroll"), rows > 0);
   show($("#refusals .empty"), rows === 0);
-  return change;
 }
 
 const costRow = row([["name"], ["num clones"], ["num seat"], ["num cpu"], ["num sent"]]);
 
 function sayCosts(id, costs) {
   const shown = costs.filter(({ key }) => fits(key));
-  const change = reconcile(body(id), shown, ({ key }) => key, costRow, (tr, cost) => {
+  reconcile(body(id), shown, ({ key }) => key, costRow, (tr, cost) => {
     link(cell(tr, "name"), cost.key);
     say(cell(tr, "clones"), String(cost.clones));
     say(cell(tr, "seat"), duration(cost.seat_s));
@@ -374,7 +373,6 @@ function sayCosts(id, costs) {
   const rows = body(id).children.length;
   show($(`#${id} .scroll`), rows > 0);
   show($(`#${id} .empty`), rows === 0);
-  return change;
 }
 
 // ---- the plot
@@ -436,7 +434,13 @@ function render(moving = false) {
   say($("#users .empty"), hidden
     ? "Users and addresses are hidden here (admin_hide_identities)."
     : "No user is known. Where user names come from is said under identity.user in the configuration.");
-  sayHeld([sayStorms(), sayLimits(), sayRunning(), sayWaiting(), sayRefusals(), sayCosts("repos", state.top.repos), sayCosts("users", state.top.users)]);
+  sayStorms();
+  sayLimits();
+  const changes = [sayRunning(), sayWaiting()];
+  sayRefusals();
+  sayCosts("repos", state.top.repos);
+  sayCosts("users", state.top.users);
+  sayHeld(changes);
   document.title = `packgate: ${state.running_total} run, ${state.waiting_total} wait`;
   show($("#view"), true);
   held = holds;

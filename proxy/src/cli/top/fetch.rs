@@ -102,7 +102,7 @@ fn exchange(mut stream: Box<dyn Stream>, host: &str, token: Option<&str>) -> io:
     // By HTTP/1.0 the answer comes in one piece and ends with the connection.
     write!(
         stream,
-        "GET /live.json HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n{authorization}\r\n"
+        "GET /live.json HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n{authorization}\r\n"
     )?;
     bounded::read(stream, LARGEST)?.ok_or_else(|| io::Error::other("the answer does not end"))
 }

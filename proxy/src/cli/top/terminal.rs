@@ -9,7 +9,7 @@ use std::{
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Event;
+use super::{super::exit, Event};
 
 /// The alternate screen, no cursor, long lines cut and not wrapped.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
@@ -113,6 +113,8 @@ pub(super) fn listen(events: &Sender<Event>) -> io::Result<()> {
     };
     thread::Builder::new().spawn(move || {
         runtime.block_on(async {
+            // One that was told before sits in a write that does not end: the terminal is stopped, or nobody reads it.
+            let mut told = false;
             loop {
                 let event = tokio::select! {
                     _ = resized.recv() => Event::Resized,
@@ -120,9 +122,11 @@ pub(super) fn listen(events: &Sender<Event>) -> io::Result<()> {
                     _ = terminate.recv() => Event::Quit,
                     _ = hangup.recv() => Event::Quit,
                 };
-                if signals.send(event).is_err() {
-                    return;
+                let quit = matches!(event, Event::Quit);
+                if (quit && told) || signals.send(event).is_err() {
+                    std::process::exit(i32::from(exit::IO));
                 }
+                told |= quit;
             }
         });
     })?;
