@@ -37,6 +37,7 @@ use packgate_policy::Settings;
 use crate::{
     bounded,
     tls::{Certificate, Seen, Trust},
+    watch::Rule,
 };
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
@@ -163,6 +164,8 @@ pub struct Config {
     pub upstream_abort_grace: Duration,
     /// How a shutdown goes.
     pub drain: Drain,
+    /// What is told as a storm.
+    pub storm: Rule,
     /// What is told to the outside.
     pub telemetry: Telemetry,
 }

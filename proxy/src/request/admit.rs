@@ -156,6 +156,8 @@ impl Floor {
         GaugeReading {
             limits: state.gate.limits(),
             waiting: state.gate.waiting() as u64,
+            queue_limit: state.gate.queue_limit() as u64,
+            draining: state.gate.is_draining(),
         }
     }
 
