@@ -48,7 +48,7 @@ struct Memory {
 }
 
 /// Who is there at one moment.
-pub struct Occupancy {
+pub struct Seen {
     /// How many run.
     pub running: usize,
     /// How many wait.
@@ -76,7 +76,7 @@ impl Watch {
     }
 
     /// What there is at a look; looks are about a second apart. Says which storms have begun or are over since the last one.
-    pub fn look(&self, seen: Occupancy, rule: Rule, now: Moment) -> Vec<Storm> {
+    pub fn look(&self, seen: Seen, rule: Rule, now: Moment) -> Vec<Storm> {
         let mut memory = self.memory();
         memory.history.sample(seen.running, seen.waiting, now);
         memory.rates.look(seen.sent, now);
@@ -95,7 +95,7 @@ pub async fn sampler(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (seen, now) = (shared.floor.occupancy(), shared.floor.now());
+        let (seen, now) = (shared.floor.look(), shared.floor.now());
         for storm in shared.watch.look(seen, shared.config().storm, now) {
             report::report(&storm);
             if !storm.over {

@@ -4,7 +4,7 @@ use packgate_policy::{Mode, Per, RefusalCount, RefusalWhy, User};
 use serde_json::Value;
 
 use super::*;
-use crate::watch::{Occupancy, Rule};
+use crate::watch::{Rule, Seen};
 
 fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
@@ -92,7 +92,7 @@ fn the_document_is_the_documented_format() {
     let asked = || watch.asked(&demand("squareup/java", Some("alice")), rule, at(16));
     let [_, number] = [asked(), asked()];
     watch.refused(&"squareup/java".into(), number, at(17));
-    let seen = Occupancy {
+    let seen = Seen {
         running: 1,
         waiting: 1,
         sent: HashMap::from([(Ticket(7), 1 << 32)]),
