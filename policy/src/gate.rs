@@ -284,6 +284,18 @@ impl Gate {
         self.waiting.len()
     }
 
+    /// How many may wait; zero where nobody may.
+    pub fn queue_limit(&self) -> usize {
+        let queue = &self.settings.queue;
+        let waits = self.settings.mode == Mode::Enforce && !queue.timeout.is_zero();
+        if waits { queue.max_waiting } else { 0 }
+    }
+
+    /// Whether [`Gate::drain`] was called.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// Whether nothing is kept but what was learned: nobody runs or waits, every event was fetched, and nobody who was told
     /// to come back is still expected.
     pub fn is_at_rest(&self) -> bool {

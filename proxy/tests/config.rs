@@ -139,6 +139,13 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         &[("drain.delay", "at most 7 days")],
     ),
     (
+        "storm: {clones: 1, within: 10ms}",
+        &[
+            ("storm.clones", "a whole number from 2 to 1000"),
+            ("storm.within", "at least 1s"),
+        ],
+    ),
+    (
         "drain: {timeout: [1s]}",
         &[(
             "drain.timeout",
@@ -775,6 +782,7 @@ fn defaults_are_those_of_the_design() {
         (config.drain.delay, config.drain.timeout),
         (secs(5), secs(900))
     );
+    assert_eq!((config.storm.clones, config.storm.within), (10, secs(60)));
     assert_eq!(
         (config.telemetry.log, config.telemetry.otlp),
         (LogFormat::Json, None)
@@ -1138,6 +1146,7 @@ fn any_value() -> impl Strategy<Value = String> {
             "identity",
             "timeouts",
             "drain",
+            "storm",
             "telemetry",
             "cgi",
             "root",
@@ -1212,7 +1221,7 @@ proptest! {
     #[test]
     fn any_value_may_stand_at_any_key(key in proptest::sample::select(vec![
         "listen", "upstream", "admin", "health", "mode", "classifier", "repo_key", "seats", "limits", "queue", "refusal",
-        "exempt", "identity", "timeouts", "drain", "telemetry",
+        "exempt", "identity", "timeouts", "drain", "storm", "telemetry",
     ]), value in any_value()) {
         holds(format!("{key}: {value}\nother: 1").as_bytes(), &Overrides::default());
     }

@@ -1061,6 +1061,22 @@ mod outlook {
     }
 
     #[test]
+    fn the_queue_has_room_where_somebody_may_wait() {
+        let waiting = settings([limit("all", Per::Global, 1)]);
+        assert_eq!(Gate::new(waiting.clone()).queue_limit(), 256);
+        let shadow = Settings {
+            mode: Mode::Shadow,
+            ..waiting
+        };
+        assert_eq!(Gate::new(shadow).queue_limit(), 0);
+        let mut gate = Gate::new(refusing([limit("all", Per::Global, 1)]));
+        assert_eq!(gate.queue_limit(), 0);
+        assert!(!gate.is_draining());
+        gate.drain(at(0));
+        assert!(gate.is_draining());
+    }
+
+    #[test]
     fn limits_show_who_waits_and_what_they_refused() {
         let mut settings = settings([limit("all", Per::Global, 8), limit("each", Per::Repo, 1)]);
         settings.queue.max_waiting_per_flow = 1;

@@ -297,6 +297,14 @@ fn rest(page: &mut Page, config: &Config) {
         format_duration(drain.delay), format_duration(drain.timeout), (drain.delay + drain.timeout).as_secs() + 1,
     ));
     page.row(
+        "storm",
+        format_args!(
+            "{} clones of one repository within {}",
+            config.storm.clones,
+            format_duration(config.storm.within)
+        ),
+    );
+    page.row(
         "log",
         match config.telemetry.log {
             LogFormat::Json => "json",

@@ -20,6 +20,7 @@ pub(super) const ROOT: &[&str] = &[
     "timeouts",
     "upstream_abort_grace",
     "drain",
+    "storm",
     "telemetry",
 ];
 pub(super) const LISTEN: &[&str] = &["address", "tls"];
@@ -40,6 +41,7 @@ pub(super) const IDENTITY: &[&str] = &["user", "trusted_proxies", "ipv6_prefix",
 pub(super) const USER_SOURCE: &[&str] = &["header"];
 pub(super) const TIMEOUTS: &[&str] = &["connect", "head", "idle", "stalled_client", "half_close"];
 pub(super) const DRAIN: &[&str] = &["delay", "timeout"];
+pub(super) const STORM: &[&str] = &["clones", "within"];
 pub(super) const TELEMETRY: &[&str] = &["log", "otlp"];
 
 /// Each mapping of the file by its key path (`[]` stands for any item of a list) with its keys.
@@ -64,6 +66,7 @@ pub(super) const ALL: &[(&str, &[&str])] = &[
     ("identity.user[]", USER_SOURCE),
     ("timeouts", TIMEOUTS),
     ("drain", DRAIN),
+    ("storm", STORM),
     ("telemetry", TELEMETRY),
 ];
 

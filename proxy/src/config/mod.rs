@@ -38,6 +38,7 @@ use crate::{
     admin::Token,
     bounded,
     tls::{Certificate, Seen, Trust},
+    watch::Rule,
 };
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
@@ -168,6 +169,8 @@ pub struct Config {
     pub upstream_abort_grace: Duration,
     /// How a shutdown goes.
     pub drain: Drain,
+    /// What is told as a storm.
+    pub storm: Rule,
     /// What is told to the outside.
     pub telemetry: Telemetry,
 }

@@ -72,7 +72,7 @@ pub async fn run(
         let _ = shutdown.send(true);
         shared.work.close();
         if timeout(drain.timeout, shared.work.wait()).await.is_err() {
-            let running = shared.floor.occupancy().running;
+            let (running, _) = shared.floor.occupancy();
             tracing::warn!(
                 running,
                 "drain.timeout is over: the remaining streams are cut off"

@@ -21,7 +21,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{telemetry::metrics::GaugeReading, watch::Occupancy};
+use crate::{telemetry::metrics::GaugeReading, watch::Seen};
 
 /// The one gate of the process.
 pub struct Floor {
@@ -156,13 +156,21 @@ impl Floor {
         GaugeReading {
             limits: state.gate.limits(),
             waiting: state.gate.waiting() as u64,
+            queue_limit: state.gate.queue_limit() as u64,
+            draining: state.gate.is_draining(),
         }
     }
 
-    /// How many run and wait, and what those who run have sent.
-    pub fn occupancy(&self) -> Occupancy {
+    /// How many run and how many wait.
+    pub fn occupancy(&self) -> (usize, usize) {
         let state = self.lock();
-        Occupancy {
+        (state.gate.running(), state.gate.waiting())
+    }
+
+    /// The same, and what those who run have sent.
+    pub fn look(&self) -> Seen {
+        let state = self.lock();
+        Seen {
             running: state.gate.running(),
             waiting: state.gate.waiting(),
             sent: state.sent(),

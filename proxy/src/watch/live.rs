@@ -10,7 +10,7 @@ use packgate_policy::{Demand, LimitView, Moment, RunningView, Snapshot, Ticket, 
 use serde::Serialize;
 
 use super::{
-    Cost, Debtor, Watch,
+    Cost, Debtor, Storm, Watch,
     clock::Clock,
     history::Point,
     table::{self, Table},
@@ -93,6 +93,9 @@ impl Watch {
             history: (memory.history.points())
                 .map(|point| live.point(point))
                 .collect(),
+            storms: (memory.storms.all().into_iter())
+                .map(|storm| live.storm(storm))
+                .collect(),
         };
         drop(memory);
         let mut json = Vec::with_capacity(32 << 10);
@@ -157,6 +160,23 @@ impl Live {
         }
     }
 
+    fn storm(&self, storm: &Storm) -> StormRow {
+        let names = |table: &Table<u64>| {
+            let (rows, _) = table.heaviest(TOP);
+            rows.into_iter().map(|(name, _)| name.to_string()).collect()
+        };
+        StormRow {
+            repo: storm.repo.to_string(),
+            started: self.clock.time_of(storm.started),
+            ended: storm.over.then(|| self.clock.time_of(storm.last)),
+            clones: storm.clones,
+            refused: storm.refused,
+            users: names(&storm.users),
+            agents: names(&storm.programs),
+            networks: names(&storm.networks),
+        }
+    }
+
     fn point(&self, point: &Point) -> HistoryPoint {
         HistoryPoint {
             at: self.clock.time_of(point.at),
@@ -215,6 +235,7 @@ struct Document<'a> {
     refusals: Vec<Refusals<'a>>,
     top: Top,
     history: Vec<HistoryPoint>,
+    storms: Vec<StormRow>,
 }
 
 #[derive(Serialize)]
@@ -302,6 +323,19 @@ struct HistoryPoint {
     running: usize,
     waiting: usize,
     refused: u64,
+}
+
+/// Names by the number of their clones, the largest first.
+#[derive(Serialize)]
+struct StormRow {
+    repo: String,
+    started: String,
+    ended: Option<String>,
+    clones: u64,
+    refused: u64,
+    users: Vec<String>,
+    agents: Vec<String>,
+    networks: Vec<String>,
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ mod history;
 mod ledger;
 mod live;
 mod rates;
+mod report;
+mod storms;
 mod table;
 
 use std::{
@@ -17,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use packgate_policy::{Moment, Ticket};
+use packgate_policy::{Demand, Moment, Ticket};
 
 use crate::app::Shared;
 use history::History;
@@ -25,6 +27,8 @@ use ledger::Ledger;
 pub use ledger::{Cost, Debtor};
 pub use live::Live;
 use rates::Rates;
+use storms::Storms;
+pub use storms::{Number, Rule, Storm};
 
 /// How often running clones are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -40,10 +44,11 @@ struct Memory {
     ledger: Ledger,
     history: History,
     rates: Rates,
+    storms: Storms,
 }
 
 /// Who is there at one moment.
-pub struct Occupancy {
+pub struct Seen {
     /// How many run.
     pub running: usize,
     /// How many wait.
@@ -58,16 +63,25 @@ impl Watch {
         self.memory().ledger.enter(debtor, cost, now);
     }
 
-    /// A request was refused.
-    pub fn refused(&self) {
-        self.memory().history.refused();
+    /// A clone is asked for. `rule` says what a storm is.
+    pub fn asked(&self, demand: &Demand, rule: Rule, now: Moment) -> Number {
+        self.memory().storms.asked(demand, rule, now)
     }
 
-    /// What there is at a look; looks are about a second apart.
-    pub fn look(&self, seen: Occupancy, now: Moment) {
+    /// The clone of this number was refused.
+    pub fn refused(&self, repo: &Arc<str>, number: Number, now: Moment) {
+        let mut memory = self.memory();
+        memory.history.refused();
+        memory.storms.refused(repo, number, now);
+    }
+
+    /// What there is at a look; looks are about a second apart. Says which storms have begun or are over since the last one.
+    pub fn look(&self, seen: Seen, rule: Rule, now: Moment) -> Vec<Storm> {
         let mut memory = self.memory();
         memory.history.sample(seen.running, seen.waiting, now);
         memory.rates.look(seen.sent, now);
+        memory.storms.advance(rule, now);
+        memory.storms.news()
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -75,14 +89,18 @@ impl Watch {
     }
 }
 
-/// Looks at what runs and waits; for as long as the process lives.
+/// Looks at what runs and waits, and tells of storms; for as long as the process lives.
 pub async fn sampler(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        shared
-            .watch
-            .look(shared.floor.occupancy(), shared.floor.now());
+        let (seen, now) = (shared.floor.look(), shared.floor.now());
+        for storm in shared.watch.look(seen, shared.config().storm, now) {
+            report::report(&storm);
+            if !storm.over {
+                shared.metrics.storm();
+            }
+        }
     }
 }

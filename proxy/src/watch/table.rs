@@ -18,7 +18,7 @@ pub fn cut(name: &str) -> Cow<'_, str> {
 }
 
 /// The same, without a copy where the name is short enough, as almost all are.
-fn bounded(name: &Arc<str>) -> Arc<str> {
+pub fn bounded(name: &Arc<str>) -> Arc<str> {
     match cut(name) {
         Cow::Borrowed(_) => name.clone(),
         Cow::Owned(cut) => cut.into(),
@@ -26,7 +26,7 @@ fn bounded(name: &Arc<str>) -> Arc<str> {
 }
 
 /// Names with what they weigh. The order of `V` says which row matters more.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Table<V> {
     rows: HashMap<Arc<str>, V>,
     others: Option<V>,

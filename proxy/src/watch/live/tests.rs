@@ -4,6 +4,7 @@ use packgate_policy::{Mode, Per, RefusalCount, RefusalWhy, User};
 use serde_json::Value;
 
 use super::*;
+use crate::watch::{Rule, Seen};
 
 fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
@@ -85,15 +86,19 @@ fn document(watch: &Watch, live: &Live) -> Value {
 #[test]
 fn the_document_is_the_documented_format() {
     let watch = Watch::default();
-    watch.refused();
-    watch.look(
-        super::super::Occupancy {
-            running: 1,
-            waiting: 1,
-            sent: HashMap::from([(Ticket(7), 1 << 32)]),
-        },
-        at(18),
-    );
+    let rule = Rule {
+        clones: 2,
+        within: Duration::from_secs(60),
+    };
+    let asked = || watch.asked(&demand("squareup/java", Some("alice")), rule, at(16));
+    let [_, number] = [asked(), asked()];
+    watch.refused(&"squareup/java".into(), number, at(17));
+    let seen = Seen {
+        running: 1,
+        waiting: 1,
+        sent: HashMap::from([(Ticket(7), 1 << 32)]),
+    };
+    assert_eq!(watch.look(seen, rule, at(18)).len(), 1);
     let text = String::from_utf8(watch.document(&live())).unwrap();
     assert_eq!(
         text,
@@ -112,7 +117,9 @@ fn the_document_is_the_documented_format() {
             r#""top":{"repos":[{"key":"squareup/java","clones":1,"seat_s":20.0,"cpu_s":null,"bytes":8589934592}],"#,
             r#""other_repos":null,"#,
             r#""users":[{"key":"alice","clones":1,"seat_s":20.0,"cpu_s":null,"bytes":8589934592}],"other_users":null},"#,
-            r#""history":[{"at":"2023-11-14T22:13:38.000Z","running":1,"waiting":1,"refused":1}]}"#
+            r#""history":[{"at":"2023-11-14T22:13:38.000Z","running":1,"waiting":1,"refused":1}],"#,
+            r#""storms":[{"repo":"squareup/java","started":"2023-11-14T22:13:36.000Z","ended":null,"clones":2,"#,
+            r#""refused":1,"users":["alice"],"agents":["git"],"networks":["2001:db8::/48"]}]}"#
         )
     );
 }
