@@ -80,7 +80,10 @@ impl Held {
 #[test]
 fn a_storm_of_git_clones_is_seen_from_its_beginning_to_its_end() {
     let server = NginxGit::start(&[(Sample::Heavy, "squareup/java.git")]);
-    let packgate = Packgate::start(&format!("upstream: {}\n{NARROW}", server.upstream()));
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\n{NARROW}storm: {{clones: 3}}\n",
+        server.upstream()
+    ));
     let admin = packgate.admin_addr();
     let mut browser = Browser::open(admin, "/", "light", 1280);
     browser.until(LIVE);
@@ -129,6 +132,15 @@ fn a_storm_of_git_clones_is_seen_from_its_beginning_to_its_end() {
         browser.texts("#refusals tbody td"),
         ["all-clones", "full, and so is the queue", "1"]
     );
+
+    let story = "(document.querySelector('#storms .story')?.textContent ?? '').replace(/ in .*;/, ' in some time;')";
+    browser.until(&format!(
+        "{story} === '5 clones of squareup/java by 5 users in some time; 2 run, 2 wait, 1 refused'"
+    ));
+    let names = browser.text("#storms .names");
+    for name in ["user-0", "user-4", "programs: git", "networks: 127.0.0."] {
+        assert!(names.contains(name), "{names}");
+    }
 
     // The same numbers as /metrics has.
     let metrics = packgate.metrics();

@@ -161,9 +161,9 @@ impl Live {
     }
 
     fn storm(&self, storm: &Storm) -> StormRow {
-        let names = |table: &Table<u64>| {
-            let (rows, _) = table.heaviest(TOP);
-            rows.into_iter().map(|(name, _)| name.to_string()).collect()
+        let hidden = |table| match self.hide_identities {
+            true => Vec::new(),
+            false => names(table),
         };
         StormRow {
             repo: storm.repo.to_string(),
@@ -171,9 +171,9 @@ impl Live {
             ended: storm.over.then(|| self.clock.time_of(storm.last)),
             clones: storm.clones,
             refused: storm.refused,
-            users: names(&storm.users),
+            users: hidden(&storm.users),
             agents: names(&storm.programs),
-            networks: names(&storm.networks),
+            networks: hidden(&storm.networks),
         }
     }
 
@@ -185,6 +185,12 @@ impl Live {
             refused: point.refused,
         }
     }
+}
+
+/// The heaviest, the first first.
+fn names(table: &Table<u64>) -> Vec<String> {
+    let (rows, _) = table.heaviest(TOP);
+    rows.into_iter().map(|(name, _)| name.to_string()).collect()
 }
 
 /// Seconds, to a tenth: more would be noise, and as long in JSON as a double can be.

@@ -9,7 +9,7 @@ use super::{
     document::{Clone, Cost, Document, Limit, Running, Storm, Waiting},
     terminal::Size,
 };
-use crate::telemetry::text::acts_on_viewer;
+use crate::telemetry::text::visible;
 
 /// A repository's name is not cut below this.
 const LEAST_NAME: usize = 12;
@@ -456,14 +456,9 @@ fn cut(text: &str, width: usize) -> String {
     kept
 }
 
-/// A name, with what acts on a terminal spelled out.
+/// A name as it may be shown.
 fn shown(name: &str) -> String {
-    name.chars()
-        .flat_map(|c| match acts_on_viewer(c) {
-            true => c.escape_unicode().collect::<Vec<_>>(),
-            false => vec![c],
-        })
-        .collect()
+    visible(name).to_string()
 }
 
 fn moment(text: &str) -> Option<SystemTime> {

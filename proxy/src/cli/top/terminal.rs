@@ -16,7 +16,7 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// To the top; and what was behind the end of a line or of the screen goes.
 const HOME: &str = "\x1b[H";
-const REST_OF_LINE: &str = "\x1b[K\r\n";
+const REST_OF_LINE: &str = "\x1b[K\n";
 const REST_OF_SCREEN: &str = "\x1b[J";
 
 /// Where the size is not known.

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::telemetry::text::acts_on_viewer;
 
 fn storm() -> Document {
     let clone = |n: u64| {
