@@ -394,7 +394,7 @@ function drawPlot() {
   // Along zero there is no line: the pen is lifted.
   const steps = (what) => points.map((point, n) => {
     const level = point[what] || points[n - 1]?.[what];
-    return n && level ? `H${x(point)}V${y(point[what])}` : `M${x(point)} ${y(point[what])}`;
+    return `${n && level ? "H" : `M${x(point)} 100H`}${x(point)}V${y(point[what])}`;
   }).join("");
   const path = (what, d) => $(`.plot path.${what}`).setAttribute("d", d);
   const last = points.at(-1);
