@@ -225,7 +225,11 @@ fn a_storm_is_one_event_in_the_log_the_metrics_and_the_document() {
             )
         );
     }
-    assert_eq!(lines[1]["refused"], 1);
+    assert_eq!(
+        (&lines[1]["clones"], &lines[1]["refused"]),
+        (&3.into(), &1.into())
+    );
+    assert!(lines[1]["took_s"].is_u64());
     assert_eq!(counted(), 1.0);
 }
 

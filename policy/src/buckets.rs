@@ -51,6 +51,35 @@ pub(crate) struct BucketKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BucketId(usize);
 
+/// A copy of what is taken in each bucket, to play with.
+#[derive(Debug)]
+pub(crate) struct Taken(Vec<(u64, u32)>);
+
+impl Taken {
+    /// Whether `seats` more can be taken in every bucket of the set.
+    pub(crate) fn has_room(&self, set: &BucketSet, seats: u32) -> bool {
+        set.iter()
+            .filter_map(|id| self.0.get(id.0))
+            .all(|(in_use, limit)| has_room(*in_use, *limit, seats))
+    }
+
+    pub(crate) fn take(&mut self, set: &BucketSet, seats: u32) {
+        self.change(set, |in_use| in_use.saturating_add(seats.into()));
+    }
+
+    pub(crate) fn give_back(&mut self, set: &BucketSet, seats: u32) {
+        self.change(set, |in_use| in_use.saturating_sub(seats.into()));
+    }
+
+    fn change(&mut self, set: &BucketSet, to: impl Fn(u64) -> u64) {
+        for id in set.iter() {
+            if let Some((in_use, _)) = self.0.get_mut(id.0) {
+                *in_use = to(*in_use);
+            }
+        }
+    }
+}
+
 /// The buckets of one demand, narrowest first. There is at most one per `per`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct BucketSet([Option<BucketId>; 4]);
@@ -181,6 +210,16 @@ impl Buckets {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.slab.is_empty() && self.by_key.is_empty()
+    }
+
+    pub(crate) fn taken(&self) -> Taken {
+        let mut taken = Vec::with_capacity(self.slab.len());
+        for (place, bucket) in &self.slab {
+            // Places come in order; those of forgotten buckets are skipped.
+            taken.resize(place, (0, 0));
+            taken.push((bucket.in_use, bucket.seats));
+        }
+        Taken(taken)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Bucket> {

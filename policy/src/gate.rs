@@ -421,7 +421,7 @@ impl Gate {
             })
             .collect();
         let running = self.running.values().map(|running| &running.occupies);
-        Outlook::new(&self.buckets, running, now).starts(&waiters)
+        Outlook::new(self.buckets.taken(), running, now).starts(&waiters)
     }
 
     fn tell_time(&mut self, now: Moment) {

@@ -8,14 +8,10 @@
 //!
 //! Nothing is guessed. Who runs and was never seen to end is not expected to end, and who waits for that is told nothing.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use crate::{
-    buckets::{BucketId, BucketSet, Buckets, Occupancy, has_room},
+    buckets::{BucketSet, Occupancy, Taken},
     units::Moment,
 };
 
@@ -34,24 +30,22 @@ pub(crate) struct Waiter {
 }
 
 /// The gate as it will be.
-pub(crate) struct Outlook<'a> {
-    buckets: &'a Buckets,
-    in_use: HashMap<BucketId, u64>,
+pub(crate) struct Outlook {
+    taken: Taken,
     /// Who ends when: an index into `ending`.
     ends: BinaryHeap<Reverse<(Moment, usize)>>,
     ending: Vec<(BucketSet, u32)>,
 }
 
-impl<'a> Outlook<'a> {
+impl Outlook {
     /// The gate with these `running`. Who should have ended before `now` is expected to end any moment.
     pub(crate) fn new<'r>(
-        buckets: &'a Buckets,
+        taken: Taken,
         running: impl Iterator<Item = &'r Occupancy>,
         now: Moment,
-    ) -> Outlook<'a> {
+    ) -> Outlook {
         let mut outlook = Outlook {
-            buckets,
-            in_use: HashMap::new(),
+            taken,
             ends: BinaryHeap::new(),
             ending: Vec::new(),
         };
@@ -70,12 +64,14 @@ impl<'a> Outlook<'a> {
         while !left.is_empty()
             && let Some(Reverse((now, place))) = self.ends.pop()
         {
-            self.end(place);
+            if let Some((set, seats)) = self.ending.get(place) {
+                self.taken.give_back(set, *seats);
+            }
             left.retain_mut(|(waiter, start)| {
                 if waiter.deadline <= now {
                     return false;
                 }
-                let fits = self.fits(waiter);
+                let fits = self.taken.has_room(&waiter.set, waiter.seats);
                 if fits {
                     **start = Some(now);
                     self.start(waiter, now);
@@ -86,18 +82,8 @@ impl<'a> Outlook<'a> {
         starts
     }
 
-    fn fits(&self, waiter: &Waiter) -> bool {
-        waiter.set.iter().all(|id| {
-            let limit = self.buckets.get(id).map_or(0, |bucket| bucket.seats);
-            has_room(self.in_use(id), limit, waiter.seats)
-        })
-    }
-
     fn start(&mut self, waiter: &Waiter, now: Moment) {
-        for id in waiter.set.iter() {
-            let in_use = self.in_use(id).saturating_add(waiter.seats.into());
-            self.in_use.insert(id, in_use);
-        }
+        self.taken.take(&waiter.set, waiter.seats);
         if let Some(service) = waiter.service {
             self.expect_end(now.saturating_add(service), waiter.set, waiter.seats);
         }
@@ -106,20 +92,5 @@ impl<'a> Outlook<'a> {
     fn expect_end(&mut self, at: Moment, set: BucketSet, seats: u32) {
         self.ends.push(Reverse((at, self.ending.len())));
         self.ending.push((set, seats));
-    }
-
-    fn end(&mut self, place: usize) {
-        let Some((set, seats)) = self.ending.get(place).copied() else {
-            return;
-        };
-        for id in set.iter() {
-            let in_use = self.in_use(id).saturating_sub(seats.into());
-            self.in_use.insert(id, in_use);
-        }
-    }
-
-    fn in_use(&self, id: BucketId) -> u64 {
-        let now = || self.buckets.get(id).map_or(0, |bucket| bucket.in_use);
-        self.in_use.get(&id).copied().unwrap_or_else(now)
     }
 }
