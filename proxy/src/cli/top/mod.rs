@@ -59,7 +59,7 @@ pub struct TopArgs {
 /// What happens while the screen is shown.
 enum Event {
     /// The newest state, or why there is none.
-    State(Result<Document, String>),
+    State(Result<Box<Document>, String>),
     /// The window has another size.
     Resized,
     /// Somebody has seen enough.
@@ -115,7 +115,7 @@ fn watch(ask: impl Fn() -> Result<Document, String> + Send + 'static) -> io::Res
     terminal::listen(&sender)?;
     // The threads end with the process.
     thread::Builder::new().spawn(move || {
-        while sender.send(Event::State(ask())).is_ok() {
+        while sender.send(Event::State(ask().map(Box::new))).is_ok() {
             thread::park_timeout(PERIOD);
         }
     })?;
@@ -127,7 +127,7 @@ fn watch(ask: impl Fn() -> Result<Document, String> + Send + 'static) -> io::Res
             Event::Resized => {}
             Event::Quit => break,
         }
-        terminal.draw(|size| screen::fitting(newest.as_ref(), trouble.as_deref(), size))?;
+        terminal.draw(|size| screen::fitting(newest.as_deref(), trouble.as_deref(), size))?;
     }
     Ok(())
 }
