@@ -232,6 +232,8 @@ fn both_themes_and_a_phone_are_usable_in_a_storm_and_idle() {
                     width,
                     "{place}"
                 );
+                let fits = "[...document.querySelectorAll('.scroll:not([hidden])')].every((e) => e.scrollWidth <= e.clientWidth)";
+                assert_eq!(browser.eval(fits), true, "{place}");
                 // What can be touched is large enough.
                 let filter = browser
                     .eval("document.querySelector('#filter').getBoundingClientRect().height");
@@ -326,6 +328,8 @@ fn the_keyboard_reaches_everything_and_the_filter_is_in_the_address() {
         );
     }
 
+    // Whoever filters wants the rows to change, wherever the pointer is.
+    browser.point("#running tbody tr:last-child");
     browser.eval("document.querySelector('#filter').focus()");
     browser.tell(json!({"command": "type", "text": "TEAM/A"}));
     browser.until(&format!(
