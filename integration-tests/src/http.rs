@@ -192,6 +192,19 @@ impl Request {
             .body(Framing::Length, body)
     }
 
+    /// `GET target` for the admin listener, which answers to few names.
+    pub fn admin(target: &str) -> Request {
+        Request::get(target).to_host("localhost")
+    }
+
+    /// Replaces the name that it is for.
+    pub fn to_host(mut self, host: &str) -> Request {
+        for (_, value) in self.headers.iter_mut().filter(|(name, _)| name == "Host") {
+            value.replace_range(.., host);
+        }
+        self
+    }
+
     /// Appends a header line, spelled as given; a name that is already there is repeated.
     pub fn header(mut self, name: &str, value: &str) -> Request {
         self.headers.push((name.into(), value.into()));

@@ -13,6 +13,7 @@
 //! - a tool that is missing fails the test and names the remedy.
 
 pub mod activation;
+pub mod browser;
 pub mod client;
 pub mod control;
 pub mod dice;
@@ -45,6 +46,7 @@ pub mod tls;
 pub mod wait;
 
 pub use activation::NotifySocket;
+pub use browser::Browser;
 pub use client::Client;
 pub use control::Controlled;
 pub use dice::Dice;

@@ -84,16 +84,14 @@ impl Metrics {
             .collect()
     }
 
-    /// packgate's gauges that say how much is going on (not how much may), with their value if it is not zero.
+    /// packgate's gauges that say how much is going on (those that end in `_limit` say how much may), with their value if it is not zero.
     pub fn busy_gauges(&self) -> Vec<(String, f64)> {
         let is_gauge = |s: &&Sample| self.kinds.get(&s.name).is_some_and(|kind| kind == "gauge");
         self.samples
             .iter()
             .filter(is_gauge)
             .filter(|s| {
-                s.name.starts_with("packgate_")
-                    && s.name != "packgate_seats_limit"
-                    && s.value != 0.0
+                s.name.starts_with("packgate_") && !s.name.ends_with("_limit") && s.value != 0.0
             })
             .map(|s| (format!("{}{:?}", s.name, s.labels), s.value))
             .collect()

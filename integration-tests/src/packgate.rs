@@ -24,12 +24,16 @@ use crate::{
     wait::{until, within},
 };
 
+/// The name of its configuration, in a directory of its own.
+const CONFIGURATION: &str = "packgate.yaml";
+
 /// A running packgate. Dropped, it is killed; if the test is failing, its log is shown.
 pub struct Packgate {
     child: Child,
     proxy: SocketAddr,
     admin: SocketAddr,
     health: Option<SocketAddr>,
+    token: Option<String>,
     access: Lines,
     log: Lines,
     dir: TempDir,
@@ -45,13 +49,13 @@ impl Packgate {
     pub fn start_with_env(yaml: &str, env: &[(&str, &str)]) -> Packgate {
         let (mut command, dir) = configured(yaml);
         command.envs(env.iter().copied());
-        Packgate::run(command, dir, yaml.contains("health:"))
+        Packgate::run(command, dir)
     }
 
     /// The same, with its access log going there.
     pub fn start_logging_to(yaml: &str, stdout: Stdio) -> Packgate {
         let (command, dir) = configured(yaml);
-        Packgate::run_logging_to(command, dir, yaml.contains("health:"), stdout)
+        Packgate::run_logging_to(command, dir, stdout)
     }
 
     /// Starts `packgate serve` with these flags and no configuration file; the addresses are added.
@@ -61,7 +65,7 @@ impl Packgate {
             .arg("serve")
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(flags);
-        Packgate::run(command, tempfile::tempdir().unwrap(), false)
+        Packgate::run(command, tempfile::tempdir().unwrap())
     }
 
     /// Starts it as systemd would, with these sockets passed by their names and `env` added. `through` is the command in
@@ -73,7 +77,7 @@ impl Packgate {
         yaml: &str,
     ) -> Packgate {
         let (command, dir) = passed(sockets, through, env, yaml);
-        Packgate::watch(command, dir, yaml.contains("health:"))
+        Packgate::watch(command, dir)
     }
 
     /// The same where it refuses to start: its exit code, and what it said.
@@ -95,28 +99,27 @@ impl Packgate {
     pub fn start_command(args: &[&str]) -> Packgate {
         let mut command = command();
         command.args(args);
-        Packgate::run(command, tempfile::tempdir().unwrap(), false)
+        Packgate::run(command, tempfile::tempdir().unwrap())
     }
 
-    fn run(command: Command, dir: TempDir, has_health: bool) -> Packgate {
-        Packgate::run_logging_to(command, dir, has_health, Stdio::piped())
+    fn run(command: Command, dir: TempDir) -> Packgate {
+        Packgate::run_logging_to(command, dir, Stdio::piped())
     }
 
-    fn run_logging_to(
-        mut command: Command,
-        dir: TempDir,
-        has_health: bool,
-        stdout: Stdio,
-    ) -> Packgate {
+    fn run_logging_to(mut command: Command, dir: TempDir, stdout: Stdio) -> Packgate {
         command
             .stdin(Stdio::null())
             .stdout(stdout)
             .stderr(Stdio::piped());
-        Packgate::watch(command, dir, has_health)
+        Packgate::watch(command, dir)
     }
 
     /// Runs a command whose standard error is a pipe, and its standard output if that is not joined to it.
-    fn watch(mut command: Command, dir: TempDir, has_health: bool) -> Packgate {
+    fn watch(mut command: Command, dir: TempDir) -> Packgate {
+        let yaml = fs::read_to_string(dir.path().join(CONFIGURATION)).unwrap_or_default();
+        let mut lines = yaml.lines();
+        let token = lines.find_map(|line| line.strip_prefix("admin_token_file: "));
+        let token = token.map(|file| fs::read_to_string(file).expect("the token's file"));
         let mut child = command
             .spawn()
             .unwrap_or_else(|e| panic!("cannot run {command:?}: {e}"));
@@ -135,12 +138,13 @@ impl Packgate {
             )
         };
         let (proxy, admin) = (address("proxy"), address("admin"));
-        let health = has_health.then(|| address("health"));
+        let health = yaml.contains("health:").then(|| address("health"));
         let packgate = Packgate {
             child,
             proxy,
             admin,
             health,
+            token,
             access,
             log,
             dir,
@@ -149,7 +153,9 @@ impl Packgate {
             let mut connection = crate::http::Stream::connect(&Endpoint::Tcp(packgate.admin))
                 .ok()
                 .map(|stream| Connection::over(stream, Vec::new()))?;
-            let ready = connection.exchange(&Request::get("/readyz")).ok()?;
+            let ready = connection
+                .exchange(&packgate.admin_request("/readyz"))
+                .ok()?;
             (ready.status == 200).then_some(())
         });
         packgate
@@ -219,10 +225,19 @@ impl Packgate {
         String::from_utf8_lossy(&connection.read_head().unwrap()).into_owned()
     }
 
+    /// `GET path` as the admin listener wants it.
+    fn admin_request(&self, path: &str) -> Request {
+        let request = Request::admin(path);
+        match &self.token {
+            Some(token) => request.header("Authorization", &format!("Bearer {}", token.trim_end())),
+            None => request,
+        }
+    }
+
     /// `GET path` on the admin listener.
     pub fn admin(&self, path: &str) -> Response {
         Connection::open(self.admin)
-            .exchange(&Request::get(path))
+            .exchange(&self.admin_request(path))
             .unwrap_or_else(|e| panic!("GET {path}: {e}"))
     }
 
@@ -325,7 +340,7 @@ impl Packgate {
     pub fn write_config(&self, yaml: &str) {
         let fresh = self.dir.path().join("packgate.yaml.new");
         fs::write(&fresh, complete(yaml)).unwrap();
-        fs::rename(&fresh, self.dir.path().join("packgate.yaml")).unwrap();
+        fs::rename(&fresh, self.dir.path().join(CONFIGURATION)).unwrap();
     }
 
     /// Its process id.
@@ -423,7 +438,7 @@ fn passed(
 /// A command line that serves by this configuration, and the directory where it is.
 fn configured(yaml: &str) -> (Command, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("packgate.yaml");
+    let file = dir.path().join(CONFIGURATION);
     fs::write(&file, complete(yaml)).unwrap();
     let mut command = command();
     command.arg("serve").arg("--config").arg(&file);

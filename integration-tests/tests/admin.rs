@@ -402,7 +402,7 @@ fn probes_are_on_both_listeners_and_the_health_listener_has_nothing_else() {
     let (_origin, _latch, packgate) = held_gate("health: 127.0.0.1:0\n");
     let get = |addr, path: &str| {
         Connection::open(addr)
-            .exchange(&Request::get(path))
+            .exchange(&Request::admin(path))
             .unwrap()
     };
     let (admin, health) = (packgate.admin_addr(), packgate.health_addr());
@@ -423,7 +423,9 @@ fn probes_are_on_both_listeners_and_the_health_listener_has_nothing_else() {
     );
     // The proxy itself answers nothing by itself: /metrics there is the server's.
     assert_eq!(packgate.ask(&Request::get("/metrics")).text(), "passed");
-    let post = Request::new("POST", "/status.json").body(Framing::Length, "x");
+    let post = Request::new("POST", "/status.json")
+        .to_host("localhost")
+        .body(Framing::Length, "x");
     assert_eq!(Connection::open(admin).exchange(&post).unwrap().status, 405);
 }
 

@@ -155,24 +155,26 @@ fn a_unix_socket_that_was_passed_serves_and_its_file_stays() {
 }
 
 #[test]
-fn admin_can_be_passed_and_a_warning_says_where_it_should_not_be() {
+fn admin_can_be_passed_and_needs_a_token_where_others_reach_it() {
     let origin = Origin::holding().0;
     let (proxy, _) = port();
     let admin = TcpListener::bind("0.0.0.0:0").unwrap();
-    let packgate = Packgate::start_passed(
-        &[
-            ("proxy", proxy.as_fd()),
-            ("packgate-admin.socket", admin.as_fd()),
-        ],
-        &[],
-        &[],
-        &before(&origin, "admin: systemd:packgate-admin.socket\n"),
-    );
+    let sockets = [
+        ("proxy", proxy.as_fd()),
+        ("packgate-admin.socket", admin.as_fd()),
+    ];
+    let yaml = before(&origin, "admin: systemd:packgate-admin.socket\n");
+    let (code, told) = Packgate::refused_passed(&sockets, &[], &[], &yaml);
+    assert_eq!(code, Some(69), "{told}");
+    assert!(told.contains("admin_token_file"), "{told}");
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "a-token-of-the-right-length-0123456789\n").unwrap();
+    let yaml = format!("{yaml}admin_token_file: {}\n", file.path().display());
+    let packgate = Packgate::start_passed(&sockets, &[], &[], &yaml);
     assert_eq!(packgate.admin("/readyz").status, 200);
     assert!(
-        packgate
-            .log()
-            .contains("can be reached from other machines"),
+        packgate.log().contains("travel unencrypted"),
         "{}",
         packgate.log()
     );

@@ -51,6 +51,35 @@ pub(crate) struct BucketKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BucketId(usize);
 
+/// A copy of what is taken in each bucket, to play with.
+#[derive(Debug)]
+pub(crate) struct Taken(Vec<(u64, u32)>);
+
+impl Taken {
+    /// Whether `seats` more can be taken in every bucket of the set.
+    pub(crate) fn has_room(&self, set: &BucketSet, seats: u32) -> bool {
+        set.iter()
+            .filter_map(|id| self.0.get(id.0))
+            .all(|(in_use, limit)| has_room(*in_use, *limit, seats))
+    }
+
+    pub(crate) fn take(&mut self, set: &BucketSet, seats: u32) {
+        self.change(set, |in_use| in_use.saturating_add(seats.into()));
+    }
+
+    pub(crate) fn give_back(&mut self, set: &BucketSet, seats: u32) {
+        self.change(set, |in_use| in_use.saturating_sub(seats.into()));
+    }
+
+    fn change(&mut self, set: &BucketSet, to: impl Fn(u64) -> u64) {
+        for id in set.iter() {
+            if let Some((in_use, _)) = self.0.get_mut(id.0) {
+                *in_use = to(*in_use);
+            }
+        }
+    }
+}
+
 /// The buckets of one demand, narrowest first. There is at most one per `per`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct BucketSet([Option<BucketId>; 4]);
@@ -64,6 +93,11 @@ impl BucketSet {
         self.iter()
             .any(|mine| other.iter().any(|theirs| mine == theirs))
     }
+}
+
+/// Whether `seats` more can be taken of `limit` where `in_use` are taken: within the limit, or alone.
+pub(crate) fn has_room(in_use: u64, limit: u32, seats: u32) -> bool {
+    in_use == 0 || in_use.saturating_add(seats.into()) <= limit.into()
 }
 
 #[derive(Debug)]
@@ -90,7 +124,7 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// Whether `seats` more can be taken: within the limit, or alone in an empty bucket.
     pub(crate) fn has_room(&self, seats: u32) -> bool {
-        self.in_use == 0 || self.in_use.saturating_add(seats.into()) <= self.seats.into()
+        has_room(self.in_use, self.seats, seats)
     }
 
     /// The widest demand that has room now. An empty bucket takes any.
@@ -103,8 +137,7 @@ impl Bucket {
 
     /// When `seats` are expected to be free. Those whose service time is not known are taken to end at `unknown`.
     pub(crate) fn expected_room(&self, seats: u32, unknown: Moment) -> Moment {
-        let has_room =
-            |left: u64| left == 0 || left.saturating_add(seats.into()) <= self.seats.into();
+        let has_room = |left: u64| has_room(left, self.seats, seats);
         let mut left = self.in_use;
         let mut unknown_seats = self.in_use.saturating_sub(self.known_seats);
         for (end, _, freed) in &self.ends {
@@ -147,11 +180,15 @@ pub(crate) struct Occupancy {
 }
 
 impl Occupancy {
+    /// When it should end, if that is known.
+    pub(crate) fn expected_end(&self) -> Option<Moment> {
+        Some(self.since.saturating_add(self.service?))
+    }
+
     fn end(&self) -> Option<((Moment, Ticket, u32), Duration)> {
-        let service = self.service?;
         Some((
-            (self.since.saturating_add(service), self.ticket, self.seats),
-            service,
+            (self.expected_end()?, self.ticket, self.seats),
+            self.service?,
         ))
     }
 }
@@ -173,6 +210,16 @@ impl Buckets {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.slab.is_empty() && self.by_key.is_empty()
+    }
+
+    pub(crate) fn taken(&self) -> Taken {
+        let mut taken = Vec::with_capacity(self.slab.len());
+        for (place, bucket) in &self.slab {
+            // Places come in order; those of forgotten buckets are skipped.
+            taken.resize(place, (0, 0));
+            taken.push((bucket.in_use, bucket.seats));
+        }
+        Taken(taken)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Bucket> {

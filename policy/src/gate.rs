@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -10,7 +11,8 @@ use crate::{
     demand::Demand,
     fair_queue::{FairQueue, Turn},
     forecast::Forecast,
-    last_hour::LastHour,
+    last_hour::Refusals,
+    outlook::{self, Outlook},
     refusal::{Refusal, RefusalWhy},
     return_slots::{Range, ReturnSlots},
     settings::{Mode, Settings},
@@ -115,7 +117,7 @@ pub struct Gate {
     events: VecDeque<Event>,
     forecast: Forecast,
     slots: ReturnSlots,
-    refused: LastHour,
+    refusals: Refusals,
     draining: bool,
     now: Moment,
     next_ticket: u64,
@@ -134,7 +136,7 @@ impl Gate {
             events: VecDeque::new(),
             forecast: Forecast::default(),
             slots: ReturnSlots::default(),
-            refused: LastHour::default(),
+            refusals: Refusals::default(),
             draining: false,
             now: Moment::default(),
             next_ticket: 0,
@@ -162,8 +164,9 @@ impl Gate {
             (May::Wait, Mode::Enforce) => Offer::Waiting(self.enqueue(demand, set, patience)),
             (May::Wait, _) => Offer::ShadowQueued(self.start_newcomer(demand, set)),
             (May::Not(why), Mode::Enforce) => {
-                self.refused.count(self.now);
-                Offer::Refused(self.refusal(&demand, &blockers, why))
+                let refusal = self.refusal(&demand, &blockers, why);
+                self.count_refusal(&refusal);
+                Offer::Refused(refusal)
             }
             (May::Not(why), _) => {
                 let refusal = self.refusal(&demand, &blockers, why);
@@ -281,6 +284,18 @@ impl Gate {
         self.waiting.len()
     }
 
+    /// How many may wait; zero where nobody may.
+    pub fn queue_limit(&self) -> usize {
+        let queue = &self.settings.queue;
+        let waits = self.settings.mode == Mode::Enforce && !queue.timeout.is_zero();
+        if waits { queue.max_waiting } else { 0 }
+    }
+
+    /// Whether [`Gate::drain`] was called.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// Whether nothing is kept but what was learned: nobody runs or waits, every event was fetched, and nobody who was told
     /// to come back is still expected.
     pub fn is_at_rest(&self) -> bool {
@@ -294,7 +309,7 @@ impl Gate {
     }
 
     /// The limits as they stand, in the order of the configuration. Cheap enough for each scrape of metrics: it looks at
-    /// the buckets that are in use, not at who runs or waits.
+    /// the buckets, not at who runs or waits.
     pub fn limits(&self) -> Vec<LimitView> {
         let mut place = HashMap::new();
         let mut views = Vec::with_capacity(self.settings.limits.len());
@@ -306,13 +321,19 @@ impl Gate {
                 seats: limit.seats.get(),
                 in_use: 0,
                 busiest: None,
+                waiting: 0,
+                refused_last_hour: self.refusals.of_limit(&limit.name, self.now),
             });
         }
         let mut busiest: HashMap<&str, &Bucket> = HashMap::new();
-        for bucket in self.buckets.iter().filter(|bucket| bucket.in_use > 0) {
+        for bucket in self.buckets.iter() {
             let limit = &*bucket.key.limit;
             if let Some(view) = place.get(limit).and_then(|place| views.get_mut(*place)) {
                 view.in_use = view.in_use.saturating_add(bucket.in_use);
+                view.waiting = view.waiting.saturating_add(bucket.waiting.into());
+            }
+            if bucket.in_use == 0 {
+                continue;
             }
             let best = busiest.entry(limit).or_insert(bucket);
             // Of equals the first by key, so that a page that shows it does not flicker.
@@ -330,32 +351,77 @@ impl Gate {
 
     /// Everything there is to show, at `now`.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
+        let now = now.max(self.now);
         let running = self.running.iter().map(|(ticket, running)| RunningView {
             ticket: *ticket,
             demand: running.demand.clone(),
             since: running.occupies.since,
+            expected_end: running.occupies.expected_end(),
         });
         let mut running: Vec<_> = running.collect();
         running.sort_unstable_by_key(|view| view.ticket);
-        let waiting = (1..)
-            .zip(self.queue.in_order())
-            .filter_map(|(position, ticket)| {
-                let waiter = self.waiting.get(&ticket)?;
-                Some(WaitingView {
-                    ticket,
-                    demand: waiter.demand.clone(),
-                    since: waiter.since,
-                    position,
-                })
-            });
         Snapshot {
             mode: self.settings.mode,
             limits: self.limits(),
             running,
-            waiting: waiting.collect(),
-            refused_last_hour: self.refused.sum(now.max(self.now)),
+            waiting: self.waiting_views(now),
+            refused_last_hour: self.refusals.sum(now),
+            refusals: self.refusals.by_limit(now),
             draining: self.draining,
         }
+    }
+
+    fn waiting_views(&self, now: Moment) -> Vec<WaitingView> {
+        let order = self.queue.in_order();
+        let waiters: Vec<_> = order
+            .into_iter()
+            .filter_map(|ticket| Some((ticket, self.waiting.get(&ticket)?)))
+            .collect();
+        let starts = self.expected_starts(waiters.iter().map(|(_, waiter)| *waiter), now);
+        let starts = starts.into_iter().chain(std::iter::repeat(None));
+        let views = (1..).zip(waiters).zip(starts);
+        views
+            .map(
+                |((position, (ticket, waiter)), expected_start)| WaitingView {
+                    ticket,
+                    demand: waiter.demand.clone(),
+                    since: waiter.since,
+                    position,
+                    deadline: waiter.deadline,
+                    expected_start,
+                    waits_for: self.waits_for(waiter),
+                },
+            )
+            .collect()
+    }
+
+    fn waits_for(&self, waiter: &Waiter) -> Vec<Arc<str>> {
+        let blockers = self
+            .queue
+            .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
+        let buckets = blockers.into_iter().filter_map(|id| self.buckets.get(id));
+        buckets.map(|bucket| bucket.key.limit.clone()).collect()
+    }
+
+    /// For the first of these waiters, in the order in which they are expected to start.
+    fn expected_starts<'a>(
+        &self,
+        waiters: impl Iterator<Item = &'a Waiter>,
+        now: Moment,
+    ) -> Vec<Option<Moment>> {
+        let waiters = waiters.take(outlook::LOOKED_AT);
+        let waiters: Vec<_> = waiters
+            .map(|waiter| outlook::Waiter {
+                set: waiter.set,
+                seats: waiter.demand.seats,
+                deadline: waiter.deadline,
+                service: self
+                    .forecast
+                    .service_time(&waiter.demand.repo, waiter.demand.shape),
+            })
+            .collect();
+        let running = self.running.values().map(|running| &running.occupies);
+        Outlook::new(self.buckets.taken(), running, now).starts(&waiters)
     }
 
     fn tell_time(&mut self, now: Moment) {
@@ -468,9 +534,14 @@ impl Gate {
             .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
         let waiter = self.take_waiter(ticket)?;
         let refusal = self.refusal(&waiter.demand, &blockers, why);
-        self.refused.count(self.now);
+        self.count_refusal(&refusal);
         self.events.push_back(Event::Refused(ticket, refusal));
         Some(waiter.set)
+    }
+
+    fn count_refusal(&mut self, refusal: &Refusal) {
+        self.refusals
+            .count(refusal.limit.clone(), refusal.why, self.now);
     }
 
     fn learn(&mut self, ended: &Running) {

@@ -1,6 +1,8 @@
-//! How many were refused in the last hour.
+//! How many were refused in the last hour, by which limit and why.
 
-use crate::units::Moment;
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{refusal::RefusalWhy, units::Moment, views::RefusalCount};
 
 const MINUTES: usize = 60;
 
@@ -41,6 +43,45 @@ impl LastHour {
     }
 }
 
+/// One counter for each pair of limit and reason. Limits are the operator's, so there are few; those of a configuration
+/// that is no longer in force go with their last refusal.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    counts: BTreeMap<(Option<Arc<str>>, RefusalWhy), LastHour>,
+}
+
+impl Refusals {
+    pub(crate) fn count(&mut self, limit: Option<Arc<str>>, why: RefusalWhy, now: Moment) {
+        let subject = (limit, why);
+        if !self.counts.contains_key(&subject) {
+            self.counts.retain(|_, hour| hour.sum(now) > 0);
+        }
+        self.counts.entry(subject).or_default().count(now);
+    }
+
+    pub(crate) fn sum(&self, now: Moment) -> u64 {
+        let counts = self.counts.values().map(|hour| hour.sum(now));
+        counts.fold(0, u64::saturating_add)
+    }
+
+    /// Those by the limit of this name.
+    pub(crate) fn of_limit(&self, name: &str, now: Moment) -> u64 {
+        let of_it = |(limit, _): &&(Option<Arc<str>>, _)| limit.as_deref() == Some(name);
+        let counts = self.counts.iter().filter(|(subject, _)| of_it(subject));
+        counts.fold(0, |sum, (_, hour)| sum.saturating_add(hour.sum(now)))
+    }
+
+    /// Every pair that had any.
+    pub(crate) fn by_limit(&self, now: Moment) -> Vec<RefusalCount> {
+        let counts = self.counts.iter().map(|((limit, why), hour)| RefusalCount {
+            limit: limit.clone(),
+            why: *why,
+            count: hour.sum(now),
+        });
+        counts.filter(|refusal| refusal.count > 0).collect()
+    }
+}
+
 fn minute(now: Moment) -> u64 {
     now.0.as_secs() / 60
 }
@@ -75,5 +116,38 @@ mod tests {
         hour.count(at(30));
         hour.count(at(3_600_030));
         assert_eq!(hour.sum(at(3_600_031)), 1);
+    }
+
+    #[test]
+    fn refusals_are_counted_by_limit_and_reason_and_old_limits_are_forgotten() {
+        let mut refusals = Refusals::default();
+        let each: Arc<str> = "each".into();
+        refusals.count(Some(each.clone()), RefusalWhy::Full, at(0));
+        refusals.count(Some(each.clone()), RefusalWhy::Full, at(1));
+        refusals.count(Some(each.clone()), RefusalWhy::Timeout, at(1));
+        refusals.count(None, RefusalWhy::Draining, at(2));
+        let counts: Vec<_> = refusals.by_limit(at(2)).into_iter().collect();
+        let count = |limit: Option<&Arc<str>>, why, count| RefusalCount {
+            limit: limit.cloned(),
+            why,
+            count,
+        };
+        assert_eq!(
+            counts,
+            [
+                count(None, RefusalWhy::Draining, 1),
+                count(Some(&each), RefusalWhy::Full, 2),
+                count(Some(&each), RefusalWhy::Timeout, 1),
+            ]
+        );
+        assert_eq!(
+            (refusals.of_limit("each", at(2)), refusals.sum(at(2))),
+            (3, 4)
+        );
+        for n in 0..1000 {
+            let name: Arc<str> = format!("limit-{n}").into();
+            refusals.count(Some(name), RefusalWhy::Full, at(7200 + n * 3600));
+        }
+        assert_eq!(refusals.counts.len(), 1);
     }
 }

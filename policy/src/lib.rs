@@ -18,7 +18,7 @@
 //!
 //! The reading order is that of a request: `settings` and `matching` say what applies, `demand` what is asked, `buckets`
 //! who is counted where, `fair_queue` whose turn it is, `forecast` and `return_slots` when to come back, `refusal` how
-//! that is said, and `gate` puts them together.
+//! that is said, and `gate` puts them together. `views`, `outlook` and `last_hour` are what it shows of itself.
 #![cfg_attr(
     not(test),
     deny(
@@ -37,6 +37,7 @@ mod forecast;
 mod gate;
 mod last_hour;
 mod matching;
+mod outlook;
 mod refusal;
 mod return_slots;
 mod settings;
@@ -49,4 +50,4 @@ pub use matching::{Match, MatchError, MatchSpec, SHAPES};
 pub use refusal::{Refusal, RefusalWhy};
 pub use settings::{Limit, Mode, Per, Queue, RetryAfter, Settings};
 pub use units::{Moment, Ticket};
-pub use views::{LimitView, RunningView, Snapshot, WaitingView};
+pub use views::{LimitView, RefusalCount, RunningView, Snapshot, WaitingView};

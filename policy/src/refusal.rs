@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 /// Why a demand was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RefusalWhy {
     /// No room, and nobody may wait.
     Full,

@@ -1,9 +1,10 @@
-//! What the gate shows of itself: to `/status.json` and to the gauges.
+//! What the gate shows of itself: to the status, to the page and to the gauges.
 
 use std::sync::Arc;
 
 use crate::{
     demand::Demand,
+    refusal::RefusalWhy,
     settings::{Mode, Per},
     units::{Moment, Ticket},
 };
@@ -21,6 +22,21 @@ pub struct LimitView {
     pub in_use: u64,
     /// The bucket with most seats in use, and how many; `*` is the only bucket of a global limit. `None` when idle.
     pub busiest: Option<(String, u32)>,
+    /// How many wait in its buckets, for whatever reason.
+    pub waiting: u64,
+    /// Refusals of the last 60 minutes that it is to blame for.
+    pub refused_last_hour: u64,
+}
+
+/// Refusals of the last 60 minutes that have a limit and a reason in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusalCount {
+    /// The limit that had no room; `None` while draining.
+    pub limit: Option<Arc<str>>,
+    /// Why.
+    pub why: RefusalWhy,
+    /// How many; never zero.
+    pub count: u64,
 }
 
 /// One demand that runs.
@@ -32,6 +48,8 @@ pub struct RunningView {
     pub demand: Demand,
     /// When it started.
     pub since: Moment,
+    /// When it should end, if clones of its kind were seen to end before. It may be past.
+    pub expected_end: Option<Moment>,
 }
 
 /// One demand that waits.
@@ -45,6 +63,13 @@ pub struct WaitingView {
     pub since: Moment,
     /// 1 is expected to start first.
     pub position: usize,
+    /// When it is refused if it has not started.
+    pub deadline: Moment,
+    /// When it should start; `None` if that depends on what nothing is known of, lies beyond its deadline, or is too far
+    /// back in the queue to be told.
+    pub expected_start: Option<Moment>,
+    /// The names of the limits that keep it from running now, narrowest first.
+    pub waits_for: Vec<Arc<str>>,
 }
 
 /// The whole gate at one moment.
@@ -60,6 +85,8 @@ pub struct Snapshot {
     pub waiting: Vec<WaitingView>,
     /// Refusals of the last 60 minutes, whatever the reason. What shadow mode would have refused is not among them.
     pub refused_last_hour: u64,
+    /// The same, by limit and reason.
+    pub refusals: Vec<RefusalCount>,
     /// Whether [`Gate::drain`](crate::Gate::drain) was called.
     pub draining: bool,
 }

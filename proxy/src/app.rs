@@ -1,6 +1,7 @@
 //! The process: what all requests share, and how the parts are put together, run and taken down.
 
 use std::{
+    collections::HashMap,
     io,
     process::ExitCode,
     sync::{
@@ -10,6 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use packgate_policy::{Moment, Snapshot, Ticket};
 use pingora_core::{
     apps::{HttpServerOptions, ServerApp as _},
     protocols::http::v2::server::default_h2_options,
@@ -24,7 +26,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    admin::{self, AdminState, StatusReport},
+    admin::{self, AdminState, Reach, StatusReport, Token, anonymous},
     cli::exit,
     config::{self, Address, Config, Listen},
     control::{self, Control, Predecessor},
@@ -38,6 +40,7 @@ use crate::{
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{self, access_log::AccessLog, metrics::Metrics},
     upstream::Upstream,
+    watch::{Live, Watch, clock::Clock, sampler},
 };
 
 /// Attempts at the upstream for one request: a stale pooled connection, and the addresses of a name.
@@ -63,6 +66,8 @@ pub struct Shared {
     ready: AtomicBool,
     /// The gate.
     pub floor: Arc<Floor>,
+    /// What is remembered of the last hour.
+    pub watch: Watch,
     /// The memory of all windows together.
     pub budget: Arc<Budget>,
     /// Every instrument.
@@ -114,6 +119,16 @@ impl Shared {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
+    fn snapshot(&self) -> (Snapshot, Clock, HashMap<Ticket, u64>) {
+        let (mut snapshot, now, sent) = self.floor.snapshot();
+        // The gate itself drains only when the delay is over.
+        snapshot.draining |= self.ready().is_err();
+        if self.config().admin_hide_identities {
+            anonymous(&mut snapshot);
+        }
+        (snapshot, Clock(now, SystemTime::now()), sent)
+    }
+
     /// Readiness fails from now on.
     pub fn unready(&self) {
         self.ready.store(false, Ordering::Relaxed);
@@ -136,15 +151,29 @@ impl AdminState for Shared {
         self.metrics.render()
     }
 
+    fn token(&self) -> Option<Token> {
+        self.config().admin_token.clone()
+    }
+
     fn status(&self) -> StatusReport {
-        let (mut snapshot, now, response_bytes) = self.floor.snapshot();
-        // The gate itself drains only when the delay is over.
-        snapshot.draining |= self.ready().is_err();
+        let (snapshot, clock, response_bytes) = self.snapshot();
         StatusReport {
             snapshot,
             response_bytes,
-            at: (now, SystemTime::now()),
+            clock,
         }
+    }
+
+    fn live(&self) -> Vec<u8> {
+        let (snapshot, clock, sent) = self.snapshot();
+        self.watch.document(&Live {
+            snapshot,
+            sent,
+            clock,
+            started: Moment::default(),
+            hide_identities: self.config().admin_hide_identities,
+            knows_cpu: self.upstream.backend().is_some(),
+        })
     }
 }
 
@@ -225,7 +254,9 @@ async fn serve(
         tokio::spawn(async move { service.start_service(None, open, 1).await });
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
-    let admin = Arc::new(admin::admin_app(shared.clone()));
+    tokio::spawn(sampler(shared.clone()));
+    let reach = Reach::of(listeners.admin.address());
+    let admin = Arc::new(admin::admin_app(shared.clone(), reach));
     let health = Arc::new(admin::health_app(shared.clone()));
     tokio::spawn(listeners.admin.serve(
         admin,
@@ -347,6 +378,7 @@ fn share_with(
         started: AtomicBool::new(false),
         ready: AtomicBool::new(false),
         floor,
+        watch: Watch::default(),
         budget: Arc::default(),
         access_log,
         acceptors,
@@ -396,10 +428,8 @@ fn listen(config: &Config, acceptors: &[Shown], sockets: &mut Sockets) -> io::Re
             .map(|address| sockets.listen("health", address, PUBLIC))
             .transpose()?,
     };
-    if matches!(config.admin, Address::Systemd(_))
-        && let Some(doubt) = config::doubt_admin(listeners.admin.address())
-    {
-        tracing::warn!("admin: {doubt}");
+    if matches!(config.admin, Address::Systemd(_)) {
+        doubt_passed_admin(config, listeners.admin.address())?;
     }
     if let Some(names) = sockets.left() {
         tracing::warn!(
@@ -407,6 +437,23 @@ fn listen(config: &Config, acceptors: &[Shown], sockets: &mut Sockets) -> io::Re
         );
     }
     Ok(listeners)
+}
+
+/// What is said of other addresses when the configuration is read.
+fn doubt_passed_admin(config: &Config, bound: &Address) -> io::Result<()> {
+    let Some(doubt) = config::doubt_admin(bound) else {
+        return Ok(());
+    };
+    if config.admin_token.is_none() {
+        let told = format!(
+            "admin: {} is {bound}, which can be reached from other machines: name a file that holds a bearer token with \
+             `admin_token_file`, or let systemd listen on 127.0.0.1 or a Unix socket",
+            config.admin
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, told));
+    }
+    tracing::warn!("admin: {doubt}");
+    Ok(())
 }
 
 fn with_remedy(e: io::Error) -> io::Error {

@@ -11,3 +11,4 @@ pub mod request;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;
+pub mod watch;

@@ -139,6 +139,13 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         &[("drain.delay", "at most 7 days")],
     ),
     (
+        "storm: {clones: 1, within: 10ms}",
+        &[
+            ("storm.clones", "a whole number from 2 to 1000"),
+            ("storm.within", "at least 1s"),
+        ],
+    ),
+    (
         "drain: {timeout: [1s]}",
         &[(
             "drain.timeout",
@@ -787,6 +794,7 @@ fn defaults_are_those_of_the_design() {
         (config.drain.delay, config.drain.timeout),
         (secs(5), secs(900))
     );
+    assert_eq!((config.storm.clones, config.storm.within), (10, secs(60)));
     assert_eq!(
         (config.telemetry.log, config.telemetry.otlp),
         (LogFormat::Json, None)
@@ -1031,10 +1039,6 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
             "mode",
         ),
         (
-            "admin: 0.0.0.0:9901\nlimits: [{name: a, per: global, seats: 1}]",
-            "admin",
-        ),
-        (
             "limits: [{name: a, per: repo, seats: 1}, {name: b, per: repo, match: {repo: x}, seats: 1}]",
             "limits[1]",
         ),
@@ -1163,6 +1167,7 @@ fn any_value() -> impl Strategy<Value = String> {
             "identity",
             "timeouts",
             "drain",
+            "storm",
             "telemetry",
             "cgi",
             "root",
@@ -1237,7 +1242,7 @@ proptest! {
     #[test]
     fn any_value_may_stand_at_any_key(key in proptest::sample::select(vec![
         "listen", "upstream", "admin", "health", "control", "mode", "classifier", "repo_key", "seats", "limits", "queue", "refusal",
-        "exempt", "identity", "timeouts", "drain", "telemetry",
+        "exempt", "identity", "timeouts", "drain", "storm", "telemetry",
     ]), value in any_value()) {
         holds(format!("{key}: {value}\nother: 1").as_bytes(), &Overrides::default());
     }

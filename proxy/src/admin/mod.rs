@@ -10,33 +10,42 @@
 //! | `/readyz` | both | 200, or 503 with the reason (starting, draining). Probes act on 503; no proxy's outlier detection sees this listener |
 //! | `/metrics` | both | Prometheus text |
 //! | `/status.json` | admin | the gate's state ([`StatusReport`]) |
-//! | `/` | admin | this list |
+//! | `/live.json` | admin | the same with the last hour and what is expected, for the page and `packgate top` ([`crate::watch`]) |
+//! | `/events` | admin | that again and again, as server-sent events ([`events`]) |
+//! | `/`, `/page.css`, `/page.js` | admin | the page ([`page`]) |
+//!
+//! Everything on `admin` but the files of the page, which say nothing, is [guarded](guard). Nothing is ever shared with
+//! another origin: there is no CORS header here, and the headers of [`respond`] keep a browser from making anything of an
+//! answer but what it is.
 
+mod anonymous;
+mod events;
+mod guard;
+mod page;
+mod serve;
 mod status;
+mod token;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use http::{HeaderValue, Method, Response, StatusCode, header};
-use pingora_core::{
-    apps::http_app::{HttpServer, ServeHttp},
-    protocols::http::ServerSession,
-};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use pingora_core::protocols::http::ServerSession;
+use pingora_http::RequestHeader;
 
+pub(crate) use anonymous::anonymous;
+pub use guard::Reach;
+pub use serve::Server;
 pub use status::StatusReport;
+pub use token::Token;
 
 use crate::telemetry::metrics;
 
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
-const INDEX: &str = "\
-packgate
-
-/status.json   what runs and waits, and how full each limit is
-/metrics       metrics, as Prometheus text
-/readyz        200 when new clones are taken
-/livez         200 while the process lives
-";
+/// What a browser may do with an answer: run the page's own script and style, and let that ask this listener. A picture may
+/// be part of the page itself.
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What these listeners ask the running process. Methods are called on the listener's runtime: they may take a short lock
 /// and must not block.
@@ -47,50 +56,65 @@ pub trait AdminState: Send + Sync + 'static {
     fn metrics(&self) -> Vec<u8>;
     /// What the gate holds now.
     fn status(&self) -> StatusReport;
+    /// The document of `/live.json`.
+    fn live(&self) -> Vec<u8>;
+    /// What the admin listener asks for, if it asks for anything.
+    fn token(&self) -> Option<Token>;
 }
 
 /// Which of the two listeners it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    Admin,
+    Admin(Reach),
     Health,
 }
 
-/// The HTTP application behind either listener.
-pub struct Endpoints {
+/// What either listener answers.
+struct Endpoints {
     state: Arc<dyn AdminState>,
     scope: Scope,
 }
 
-/// The application of the `admin` listener.
-pub fn admin_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
-    HttpServer::new_app(Endpoints {
+/// The application of the `admin` listener, which can be reached from `reach`. Must be called within a tokio runtime.
+pub fn admin_app(state: Arc<dyn AdminState>, reach: Reach) -> Server {
+    Server::new(Endpoints {
         state,
-        scope: Scope::Admin,
+        scope: Scope::Admin(reach),
     })
 }
 
-/// The application of the `health` listener.
-pub fn health_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
-    HttpServer::new_app(Endpoints {
+/// The application of the `health` listener. Likewise.
+pub fn health_app(state: Arc<dyn AdminState>) -> Server {
+    Server::new(Endpoints {
         state,
         scope: Scope::Health,
     })
 }
 
-#[async_trait]
-impl ServeHttp for Endpoints {
-    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
-        let request = session.req_header();
-        self.answer(&request.method, request.uri.path())
-    }
-}
-
 impl Endpoints {
-    fn answer(&self, method: &Method, path: &str) -> Response<Vec<u8>> {
+    /// The answer to a request. That of a GET of `/events` is only its head.
+    fn response(&self, session: &ServerSession) -> Response<Vec<u8>> {
+        let request = session.req_header();
+        self.refusal(request)
+            .unwrap_or_else(|| self.answer(&request.method, request.uri.path()))
+    }
+
+    /// The answer to a request that may not be answered, or has nothing to be answered with.
+    fn refusal(&self, request: &RequestHeader) -> Option<Response<Vec<u8>>> {
+        let path = request.uri.path();
         if !self.knows(path) {
-            return respond(StatusCode::NOT_FOUND, PLAIN_TEXT, "no such page\n");
+            return Some(respond(StatusCode::NOT_FOUND, PLAIN_TEXT, "no such page\n"));
         }
+        match self.scope {
+            Scope::Admin(reach) if page::file(path).is_none() => {
+                let token = self.state.token();
+                guard::refusal(reach, token.as_ref(), &request.uri, &request.headers)
+            }
+            Scope::Admin(_) | Scope::Health => None,
+        }
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Response<Vec<u8>> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             let mut response = respond(
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -118,15 +142,21 @@ impl Endpoints {
                 "application/json",
                 self.state.status().to_json(),
             ),
-            _ => respond(StatusCode::OK, PLAIN_TEXT, INDEX),
+            "/live.json" => respond(StatusCode::OK, "application/json", self.state.live()),
+            "/events" => events::head(),
+            _ => {
+                let (content_type, content) = page::file(path).unwrap_or((PLAIN_TEXT, ""));
+                respond(StatusCode::OK, content_type, content)
+            }
         }
     }
 
     fn knows(&self, path: &str) -> bool {
         match path {
             "/livez" | "/readyz" | "/metrics" => true,
-            "/status.json" | "/" => self.scope == Scope::Admin,
-            _ => false,
+            _ if self.scope == Scope::Health => false,
+            "/status.json" | "/live.json" | "/events" => true,
+            _ => page::file(path).is_some(),
         }
     }
 }
@@ -144,11 +174,18 @@ fn respond(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 

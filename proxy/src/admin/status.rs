@@ -1,20 +1,14 @@
 //! `/status.json`: what the gate holds right now, for people, scripts and `packgate top`.
 //!
-//! The policy's clock has an epoch of its own choosing and never jumps; readers want a time of day. [`StatusReport::at`]
-//! pins one to the other at the moment of the report, so that a wall clock that was set meanwhile does not leave
-//! requests that began in the future.
-//!
 //! The serialised structs are private and separate from the policy's: the policy is free to rename what it likes, the
 //! format is not.
 
-use std::{collections::HashMap, net::IpAddr, time::SystemTime};
+use std::{collections::HashMap, net::IpAddr};
 
-use packgate_policy::{
-    Demand, LimitView, Mode, Moment, RunningView, Snapshot, Ticket, WaitingView,
-};
+use packgate_policy::{Demand, LimitView, RunningView, Snapshot, Ticket, WaitingView};
 use serde::Serialize;
 
-use crate::telemetry::text;
+use crate::{telemetry::text, watch::clock::Clock};
 
 /// The version of the format. It grows only when a key changes its meaning or goes; new keys do not count.
 const VERSION: u32 = 1;
@@ -25,8 +19,8 @@ pub struct StatusReport {
     pub snapshot: Snapshot,
     /// Body bytes sent so far for each running request; a ticket that is missing counts as 0.
     pub response_bytes: HashMap<Ticket, u64>,
-    /// The same instant on the gate's clock and on the wall.
-    pub at: (Moment, SystemTime),
+    /// When that was.
+    pub clock: Clock,
 }
 
 impl StatusReport {
@@ -35,11 +29,7 @@ impl StatusReport {
         let snapshot = &self.snapshot;
         let status = Status {
             version: VERSION,
-            mode: match snapshot.mode {
-                Mode::Enforce => "enforce",
-                Mode::Shadow => "shadow",
-                Mode::Off => "off",
-            },
+            mode: snapshot.mode.as_str(),
             draining: snapshot.draining,
             limits: snapshot.limits.iter().map(limit).collect(),
             running: snapshot
@@ -64,7 +54,7 @@ impl StatusReport {
         Running {
             who: who(view.ticket, &view.demand),
             seats: view.demand.seats,
-            since: self.time_of(view.since),
+            since: self.clock.time_of(view.since),
             response_bytes: self.response_bytes.get(&view.ticket).copied().unwrap_or(0),
         }
     }
@@ -72,16 +62,9 @@ impl StatusReport {
     fn waiting<'a>(&'a self, view: &'a WaitingView) -> Waiting<'a> {
         Waiting {
             who: who(view.ticket, &view.demand),
-            since: self.time_of(view.since),
+            since: self.clock.time_of(view.since),
             position: view.position,
         }
-    }
-
-    /// RFC 3339 in UTC, with milliseconds.
-    fn time_of(&self, moment: Moment) -> String {
-        let (now, wall) = self.at;
-        let ago = now.0.saturating_sub(moment.0);
-        text::rfc3339(wall.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH))
     }
 }
 
@@ -162,9 +145,9 @@ struct Waiting<'a> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
-    use packgate_policy::{Per, User};
+    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, User};
 
     use super::*;
 
@@ -194,6 +177,8 @@ pub(super) mod tests {
                         seats: 8,
                         in_use: 2,
                         busiest: None,
+                        waiting: 1,
+                        refused_last_hour: 0,
                     },
                     LimitView {
                         name: "each".into(),
@@ -201,23 +186,34 @@ pub(super) mod tests {
                         seats: 2,
                         in_use: 2,
                         busiest: Some(("squareup/java".into(), 2)),
+                        waiting: 1,
+                        refused_last_hour: 3,
                     },
                 ],
                 running: vec![RunningView {
                     ticket: Ticket(7),
                     demand: demand(Some("alice")),
                     since: Moment(Duration::from_secs(10)),
+                    expected_end: Some(Moment(Duration::from_secs(70))),
                 }],
                 waiting: vec![WaitingView {
                     ticket: Ticket(9),
                     demand: demand(None),
                     since: Moment(Duration::from_millis(12_500)),
                     position: 1,
+                    deadline: Moment(Duration::from_millis(72_500)),
+                    expected_start: Some(Moment(Duration::from_secs(70))),
+                    waits_for: vec!["each".into()],
                 }],
                 refused_last_hour: 3,
+                refusals: vec![RefusalCount {
+                    limit: Some("each".into()),
+                    why: RefusalWhy::Full,
+                    count: 3,
+                }],
             },
             response_bytes: HashMap::from([(Ticket(7), 1 << 33)]),
-            at: (
+            clock: Clock(
                 Moment(Duration::from_secs(13)),
                 SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_003),
             ),
@@ -249,28 +245,6 @@ pub(super) mod tests {
             String::from_utf8(report.to_json())
                 .unwrap()
                 .contains(r#""response_bytes":0"#)
-        );
-    }
-
-    #[test]
-    fn times_follow_the_gate_and_not_a_wall_clock_that_was_set() {
-        let mut report = report();
-        report.at = (Moment(Duration::MAX), SystemTime::UNIX_EPOCH);
-        assert_eq!(
-            report.time_of(Moment::default()),
-            "1970-01-01T00:00:00.000Z"
-        );
-        report.at = (
-            Moment(Duration::from_secs(5)),
-            SystemTime::UNIX_EPOCH + Duration::from_secs(60),
-        );
-        assert_eq!(
-            report.time_of(Moment::default()),
-            "1970-01-01T00:00:55.000Z"
-        );
-        assert_eq!(
-            report.time_of(Moment(Duration::from_secs(9))),
-            "1970-01-01T00:01:00.000Z"
         );
     }
 

@@ -61,9 +61,19 @@ impl Page {
 fn listeners(page: &mut Page, config: &Config) {
     page.row("listen", list(config.listen.iter().map(Listen::to_string)));
     page.row("upstream", upstream(&config.upstream));
+    let token = config.admin_token.as_ref().map_or(String::new(), |token| {
+        format!(", with the token in {}", token.file().path.display())
+    });
+    let hidden = match config.admin_hide_identities {
+        true => "; users and addresses are hidden",
+        false => "",
+    };
     page.row(
         "admin",
-        format_args!("{} (status, metrics, probes)", config.admin),
+        format_args!(
+            "{} (page, status, metrics, probes{token}{hidden})",
+            config.admin
+        ),
     );
     match &config.health {
         Some(health) => page.row("health", format_args!("{health} (probes and metrics only)")),
@@ -301,6 +311,14 @@ fn rest(page: &mut Page, config: &Config) {
         "serves on for {}, then lets streams finish for up to {} (terminationGracePeriodSeconds: at least {})",
         format_duration(drain.delay), format_duration(drain.timeout), (drain.delay + drain.timeout).as_secs() + 1,
     ));
+    page.row(
+        "storm",
+        format_args!(
+            "{} clones of one repository within {}",
+            config.storm.clones,
+            format_duration(config.storm.within)
+        ),
+    );
     page.row(
         "log",
         match config.telemetry.log {

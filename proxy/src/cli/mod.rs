@@ -12,6 +12,7 @@ mod explain;
 pub mod install;
 mod replicas;
 pub mod serve;
+pub mod top;
 
 use std::{
     ffi::OsString,
@@ -87,6 +88,9 @@ Examples:
       packgate serve --config packgate.yaml
       packgate check packgate.yaml
 
+  What runs and waits now:
+      packgate top
+
 Exit codes:
   0 success, 64 wrong usage or configuration, 66 a file cannot be read, 69 something needed is
   not available, 70 a mistake in packgate itself, 74 reading or writing failed";
@@ -124,6 +128,10 @@ pub enum Command {
     /// Reads the body of one `POST .../git-upload-pack` as it was on the wire and prints its shape and what was seen up to
     /// the decision. The exit code is 0 whatever the shape is.
     Classify(classify::ClassifyArgs),
+    /// Show what runs and waits, live, in a terminal
+    ///
+    /// Asks the admin listener of a running packgate once a second, and shows what its page shows.
+    Top(top::TopArgs),
     /// Print a completion script for your shell
     Completions(completions::CompletionsArgs),
 }
@@ -174,7 +182,7 @@ pub struct ConfigFlags {
     #[arg(long, value_name = "DIR")]
     pub repos: Option<PathBuf>,
 
-    /// Where status, metrics and probes are: IP:PORT, unix:/PATH or systemd:NAME [default: the file's, else 127.0.0.1:9901]
+    /// Where page, status, metrics and probes are: IP:PORT, unix:/PATH or systemd:NAME [default: the file's, else 127.0.0.1:9901]
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<String>,
 

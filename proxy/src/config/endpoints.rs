@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use crate::admin::{Reach, Token};
+
 use super::{
     Address, Listen, Overrides, Upstream, keys,
     raw::Value,
@@ -100,6 +102,37 @@ pub(super) fn upstream(
         mistakes,
     )?;
     Some((entry.path.clone(), Upstream::Cgi { root }))
+}
+
+/// The token of the admin listener. Where other machines can reach that there must be one.
+pub(super) fn admin_token(
+    root: &Section<'_>,
+    admin: &Option<Address>,
+    mistakes: &mut Mistakes,
+) -> Option<Option<Token>> {
+    let token = root.optional(
+        "admin_token_file",
+        |entry: &Entry<'_>, mistakes: &mut Mistakes| {
+            let path = parsed("the path of a file", scalars::absolute_path)(entry, mistakes)?;
+            Token::load(&path)
+                .map_err(|message| mistakes.add(&entry.path, message))
+                .ok()
+        },
+        mistakes,
+    );
+    if let (Some(None), Some(address), Some(entry)) = (&token, admin, root.get("admin"))
+        && Reach::of(address) == Reach::Network
+    {
+        mistakes.add(
+            &entry.path,
+            format!(
+                "`{address}` can be reached from other machines: name a file that holds a bearer token with \
+                 `admin_token_file`, or listen on 127.0.0.1 (`health` is meant for a kubelet and Prometheus)"
+            ),
+        );
+        return None;
+    }
+    token
 }
 
 /// No address is used twice, and the upstream is not packgate itself.

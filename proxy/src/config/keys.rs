@@ -5,6 +5,8 @@ pub(super) const ROOT: &[&str] = &[
     "listen",
     "upstream",
     "admin",
+    "admin_token_file",
+    "admin_hide_identities",
     "health",
     "control",
     "mode",
@@ -19,6 +21,7 @@ pub(super) const ROOT: &[&str] = &[
     "timeouts",
     "upstream_abort_grace",
     "drain",
+    "storm",
     "telemetry",
 ];
 pub(super) const LISTEN: &[&str] = &["address", "tls"];
@@ -39,6 +42,7 @@ pub(super) const IDENTITY: &[&str] = &["user", "trusted_proxies", "ipv6_prefix",
 pub(super) const USER_SOURCE: &[&str] = &["header"];
 pub(super) const TIMEOUTS: &[&str] = &["connect", "head", "idle", "stalled_client", "half_close"];
 pub(super) const DRAIN: &[&str] = &["delay", "timeout"];
+pub(super) const STORM: &[&str] = &["clones", "within"];
 pub(super) const TELEMETRY: &[&str] = &["log", "otlp"];
 
 /// Each mapping of the file by its key path (`[]` stands for any item of a list) with its keys.
@@ -63,6 +67,7 @@ pub(super) const ALL: &[(&str, &[&str])] = &[
     ("identity.user[]", USER_SOURCE),
     ("timeouts", TIMEOUTS),
     ("drain", DRAIN),
+    ("storm", STORM),
     ("telemetry", TELEMETRY),
 ];
 

@@ -36,8 +36,10 @@ use ipnet::IpNet;
 use packgate_policy::Settings;
 
 use crate::{
+    admin::Token,
     bounded,
     tls::{Certificate, Seen, Trust},
+    watch::Rule,
 };
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
@@ -149,6 +151,10 @@ pub struct Config {
     pub upstream: Upstream,
     /// Page, status, metrics and probes.
     pub admin: Address,
+    /// Who knows it may use `admin`; always there where other machines can reach that.
+    pub admin_token: Option<Token>,
+    /// Nothing on `admin` names users and addresses.
+    pub admin_hide_identities: bool,
     /// Probes and metrics only, where asked for.
     pub health: Option<Address>,
     /// The absolute path of the socket for commands (`drain`, `serve --take-over`), where asked for.
@@ -171,6 +177,8 @@ pub struct Config {
     pub upstream_abort_grace: Duration,
     /// How a shutdown goes.
     pub drain: Drain,
+    /// What is told as a storm.
+    pub storm: Rule,
     /// What is told to the outside.
     pub telemetry: Telemetry,
 }
@@ -436,13 +444,16 @@ impl Config {
         parse::config(document, overrides)
     }
 
-    /// The certificates, keys and authorities it was read from, beside the configuration itself.
+    /// The certificates, keys, authorities and the token it was read from, beside the configuration itself.
     pub fn files(&self) -> impl Iterator<Item = &Seen> {
         let own = self.listen.iter().filter_map(|listen| listen.tls.as_ref());
         let authorities = match &self.upstream {
             Upstream::Https { trust, .. } => trust.file(),
             Upstream::Http { .. } | Upstream::Unix(_) | Upstream::Cgi { .. } => None,
         };
-        own.flat_map(Certificate::files).chain(authorities)
+        let token = self.admin_token.as_ref().map(Token::file);
+        own.flat_map(Certificate::files)
+            .chain(authorities)
+            .chain(token)
     }
 }

@@ -15,6 +15,7 @@ use super::{
     rules, scalars,
     walk::{Mistakes, Section, duration, flag, parsed, size, whole, word},
 };
+use crate::watch::Rule;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The least time that still is one: for waits that must not be zero.
@@ -27,6 +28,9 @@ const LEAST_WINDOW: u64 = 4 << 10;
 /// Envoy keeps idle connections to its upstreams for an hour, nginx and AWS load balancers for a minute. Whoever closes
 /// first may cross a request on its way, which then fails; so it shall always be the proxy in front.
 const IDLE: Duration = Duration::from_secs(65 * 60);
+
+/// A storm is known by the clones that make it one, and those are kept until then.
+const MOST_CLONES: u32 = 1000;
 
 const DEFAULT_ADMIN: &str = "127.0.0.1:9901";
 
@@ -80,6 +84,8 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
     endpoints::own_addresses(
         &root, &listen, &admin, &health, &control, &upstream, mistakes,
     );
+    let admin_token = endpoints::admin_token(&root, &admin, mistakes);
+    let admin_hide_identities = root.read("admin_hide_identities", false, flag, mistakes);
 
     let mode = root.read("mode", Mode::Enforce, word(MODES), mistakes);
     let classifier = classifier(&root, mistakes);
@@ -95,6 +101,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         mistakes,
     );
     let drain = drain(&root, mistakes);
+    let storm = storm(&root, mistakes);
     let telemetry = telemetry(&root, mistakes);
 
     let (policy, refusal_status) = rules?;
@@ -102,6 +109,8 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         listen: listen?.into_iter().map(|(_, listen)| listen).collect(),
         upstream: upstream?.1,
         admin: admin?,
+        admin_token: admin_token?,
+        admin_hide_identities: admin_hide_identities?,
         health: health?,
         control: control?,
         classifier: classifier?,
@@ -113,6 +122,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         timeouts: timeouts?,
         upstream_abort_grace: upstream_abort_grace?,
         drain: drain?,
+        storm: storm?,
         telemetry: telemetry?,
     })
 }
@@ -257,6 +267,16 @@ fn drain(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Drain> {
     Some(Drain {
         delay: delay?,
         timeout: timeout?,
+    })
+}
+
+fn storm(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Rule> {
+    let section = root.section("storm", keys::STORM, mistakes);
+    let clones = section.read("clones", 10, whole(2..=MOST_CLONES), mistakes);
+    let within = section.read("within", 60 * SECOND, duration(SECOND), mistakes);
+    Some(Rule {
+        clones: clones?,
+        within: within?,
     })
 }
 

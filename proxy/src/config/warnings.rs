@@ -6,7 +6,8 @@ use std::{collections::HashSet, path::Path, time::Duration};
 
 use packgate_policy::{Limit, Mode, Per};
 
-use super::{Address, Config, Listen, UserSource, Warning, limits};
+use super::{Config, Listen, UserSource, Warning, limits};
+use crate::admin::Reach;
 
 /// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).
 const PATIENCE_OF_PROXIES: Duration = Duration::from_secs(60);
@@ -16,13 +17,12 @@ const EVERYBODYS_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// Why the admin listener is better not at `address`.
 pub(crate) fn doubt_admin(address: &Address) -> Option<String> {
-    match address {
-        Address::Tcp(admin) if !admin.ip().is_loopback() => Some(format!(
-            "{admin} can be reached from other machines, and shows repositories, users and addresses; `health` is meant for \
-             a kubelet and Prometheus"
-        )),
-        Address::Tcp(_) | Address::Unix(_) | Address::Systemd(_) => None,
-    }
+    (Reach::of(address) == Reach::Network).then(|| {
+        format!(
+            "the token, and what it protects, travel unencrypted to {address}: reach it through TLS or a tunnel, or keep it on \
+             127.0.0.1"
+        )
+    })
 }
 
 impl Config {

@@ -21,7 +21,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::telemetry::metrics::GaugeReading;
+use crate::{telemetry::metrics::GaugeReading, watch::Seen};
 
 /// The one gate of the process.
 pub struct Floor {
@@ -82,6 +82,11 @@ impl Floor {
             epoch: Instant::now(),
             deadlines: Notify::new(),
         })
+    }
+
+    /// The moment it is, on the gate's clock.
+    pub fn now(&self) -> Moment {
+        Moment(self.epoch.elapsed())
     }
 
     /// Asks for the seats of `demand`, which waits for them `patience` long at most, whatever the queue's timeout.
@@ -151,6 +156,8 @@ impl Floor {
         GaugeReading {
             limits: state.gate.limits(),
             waiting: state.gate.waiting() as u64,
+            queue_limit: state.gate.queue_limit() as u64,
+            draining: state.gate.is_draining(),
         }
     }
 
@@ -160,16 +167,21 @@ impl Floor {
         (state.gate.running(), state.gate.waiting())
     }
 
+    /// The same, and what those who run have sent.
+    pub fn look(&self) -> Seen {
+        let state = self.lock();
+        Seen {
+            running: state.gate.running(),
+            waiting: state.gate.waiting(),
+            sent: state.sent(),
+        }
+    }
+
     /// Everything, for the status page: the snapshot, the moment it was taken, and the response bytes by ticket.
     pub fn snapshot(&self) -> (Snapshot, Moment, HashMap<Ticket, u64>) {
         let now = self.now();
         let state = self.lock();
-        let sent = state
-            .sent
-            .iter()
-            .map(|(ticket, n)| (*ticket, n.load(Ordering::Relaxed)))
-            .collect();
-        (state.gate.snapshot(now), now, sent)
+        (state.gate.snapshot(now), now, state.sent())
     }
 
     fn change(&self, change: impl FnOnce(&mut Gate, Moment)) {
@@ -200,16 +212,19 @@ impl Floor {
         state.deliver();
     }
 
-    fn now(&self) -> Moment {
-        Moment(self.epoch.elapsed())
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
+    /// Response bytes by ticket.
+    fn sent(&self) -> HashMap<Ticket, u64> {
+        let sent = self.sent.iter();
+        sent.map(|(ticket, bytes)| (*ticket, bytes.load(Ordering::Relaxed)))
+            .collect()
+    }
+
     /// Tells waiters what has happened to them. A waiter that is gone by now gives its ticket back by its own drop.
     fn deliver(&mut self) {
         while let Some(event) = self.gate.next_event() {

@@ -20,9 +20,10 @@ use crate::{
     config::Config,
     listen::is_stall,
     telemetry::{
-        access_log::{AccessLog, Entry, Outcome},
+        access_log::{Entry, Outcome},
         metrics::{Decision, FailureKind},
     },
+    watch::{Cost, Debtor},
 };
 
 /// How long the access log waits for the embedded backend to report what a request cost: its processes end a moment
@@ -121,8 +122,9 @@ pub fn finish(
     if let Some(why) = request.verdict.as_ref().and_then(|verdict| verdict.why) {
         metrics.unclassified(why);
     }
-    if let Some(since) = request.forwarded {
-        metrics.upstream_duration(shape, since.elapsed());
+    let worked = request.forwarded.map(|since| since.elapsed());
+    if let Some(worked) = worked {
+        metrics.upstream_duration(shape, worked);
         metrics.response_size(shape, request.response_bytes);
     }
     if let Some(first_byte) = request.first_byte {
@@ -133,6 +135,7 @@ pub fn finish(
         config: state.config.clone(),
         received: state.received,
         duration: state.started.elapsed(),
+        worked,
         status,
         request_bytes: session.body_bytes_read() as u64,
         outcome,
@@ -171,6 +174,8 @@ struct Report {
     config: Arc<Config>,
     received: SystemTime,
     duration: Duration,
+    /// How long the server worked for it.
+    worked: Option<Duration>,
     status: Option<u16>,
     request_bytes: u64,
     outcome: Outcome,
@@ -185,7 +190,7 @@ impl Report {
             if let Some(permit) = kept {
                 release::after(self.config.upstream_abort_grace, permit);
             }
-            return self.write(&shared.access_log, None);
+            return self.write(shared, None);
         };
         let shared_then = shared.clone();
         shared.work.spawn(async move {
@@ -194,13 +199,27 @@ impl Report {
             if let Some(cpu) = cpu {
                 shared_then.metrics.upstream_cpu(shape, cpu);
             }
-            self.write(&shared_then.access_log, cpu);
+            self.write(&shared_then, cpu);
         });
     }
 
-    fn write(&self, log: &AccessLog, cpu: Option<Duration>) {
+    fn write(&self, shared: &Shared, cpu: Option<Duration>) {
         let request = &self.request;
-        log.record(&Entry {
+        let seats = request
+            .shape()
+            .map_or(0, |shape| decide::seats_of(shape, &self.config.seats));
+        if let Some(worked) = self.worked {
+            let cost = Cost {
+                cpu: cpu.unwrap_or_default(),
+                ..Cost::of(seats, worked, request.response_bytes)
+            };
+            let debtor = Debtor {
+                repo: request.repo.clone(),
+                user: request.client.user.as_ref().map(|user| user.name.clone()),
+            };
+            shared.watch.ended(&debtor, cost, shared.floor.now());
+        }
+        shared.access_log.record(&Entry {
             time: self.received,
             repo: &request.repo,
             user: request.client.user.as_ref().map(|user| &*user.name),
@@ -208,9 +227,7 @@ impl Report {
             agent: request.client.agent.as_deref(),
             shape: request.shape(),
             why: request.verdict.as_ref().and_then(|verdict| verdict.why),
-            seats: request
-                .shape()
-                .map_or(0, |shape| decide::seats_of(shape, &self.config.seats)),
+            seats,
             decision: request.decision,
             limit: request.limit.as_deref(),
             wait: request.wait,

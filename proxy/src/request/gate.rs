@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::header;
 use packgate_classifier::Verdict;
-use packgate_policy::{Mode, Refusal};
+use packgate_policy::{Demand, Mode, Refusal};
 use pingora_core::{Error, ErrorType, Result, protocols::http::ServerSession};
 use tokio::time::Instant;
 
@@ -22,6 +22,7 @@ use crate::{
     app::Shared,
     config::Config,
     telemetry::metrics::{Decision, WaitOutcome},
+    watch::Number,
 };
 
 /// Looks at what an upload-pack request asks for, and takes it to the gate if that is known before it goes on; true if it
@@ -141,6 +142,7 @@ async fn seat(
         &config.seats,
     );
     request.verdict = Some(verdict);
+    let asked = noticed(shared, config, &demand);
 
     let refusal = match shared.floor.admit(demand, patience) {
         Admission::Exempt => {
@@ -188,5 +190,28 @@ async fn seat(
     request.decision = Decision::Refused;
     request.limit = refusal.limit.clone();
     shared.metrics.refusal(refusal.limit.as_ref(), refusal.why);
+    if let Some(number) = asked {
+        let now = shared.floor.now();
+        shared.watch.refused(&request.repo, number, now);
+    }
     Ok(Some(refusal))
+}
+
+/// A clone is asked for, whatever becomes of it: a storm may come of that.
+fn noticed(shared: &Shared, config: &Config, demand: &Demand) -> Option<Number> {
+    let is_clone = demand.seats > 0;
+    is_clone.then(|| shared.watch.asked(demand, config.storm, shared.floor.now()))
+}
+
+/// The body of a request that nothing gates has told what it asks for.
+pub fn told_in_passing(shared: &Shared, config: &Config, request: &UploadPack) {
+    if let Some(verdict) = &request.verdict {
+        let demand = decide::demand(
+            request.repo.clone(),
+            &request.client,
+            verdict,
+            &config.seats,
+        );
+        noticed(shared, config, &demand);
+    }
 }

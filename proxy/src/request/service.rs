@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::{
     decide, finish,
-    gate::{decide_late, gate},
+    gate::{decide_late, gate, told_in_passing},
     hop, identity,
     peek::{content_encoding, replayable},
     release, respond,
@@ -190,7 +190,11 @@ impl ProxyHttp for Service {
             if !end_of_stream && since.is_some_and(|since| since.elapsed() > patience) {
                 return Err(respond::too_slow());
             }
+            let watched = matches!(request.body, Body::Watched(_));
             let told = request.pass(body, end_of_stream);
+            if watched && request.verdict.is_some() {
+                told_in_passing(&self.shared, &state.config, request);
+            }
             if session.as_ref().retry_buffer_truncated() {
                 request.forget_window();
             }

@@ -144,6 +144,10 @@ pub struct GaugeReading {
     pub limits: Vec<LimitView>,
     /// Waiters now.
     pub waiting: u64,
+    /// How many may wait; zero where nobody may.
+    pub queue_limit: u64,
+    /// Whether the gate refuses newcomers because the process ends.
+    pub draining: bool,
 }
 
 /// Everything packgate counts and measures. Recording is cheap (no allocation, no lock that a scrape holds for long) and
@@ -159,6 +163,7 @@ pub struct Metrics {
     response_size: Histogram<u64>,
     cpu: Counter<f64>,
     reloads: Counter<u64>,
+    storms: Counter<u64>,
 
     registry: Registry,
     read_gauges: Box<dyn Fn() -> GaugeReading + Send + Sync>,
@@ -166,7 +171,7 @@ pub struct Metrics {
     scrape: Mutex<()>,
     /// Instruments stop when their provider is dropped.
     _provider: SdkMeterProvider,
-    _gauges: [ObservableGauge<u64>; 4],
+    _gauges: [ObservableGauge<u64>; 6],
 }
 
 impl std::fmt::Debug for Metrics {
@@ -252,6 +257,7 @@ impl Metrics {
                 .with_description("CPU time of git processes run by packgate")
                 .build(),
             reloads: counter("packgate.reloads", "Configuration reloads, by outcome"),
+            storms: counter("packgate.storms", "Clone storms that have begun"),
             _gauges: gauges_of(&meter, &reading),
             registry,
             read_gauges: Box::new(gauges),
@@ -344,6 +350,11 @@ impl Metrics {
             .add(1, &[KeyValue::new("outcome", outcome.as_str())]);
     }
 
+    /// A storm that has begun. (No attribute could say of what without growing.)
+    pub fn storm(&self) {
+        self.storms.add(1, &[]);
+    }
+
     /// All series as Prometheus text ([`CONTENT_TYPE`]).
     pub fn render(&self) -> Vec<u8> {
         let _one_at_a_time = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
@@ -384,10 +395,11 @@ impl Metrics {
                 .add(0, &[KeyValue::new("outcome", outcome.as_str())]);
         }
         self.refusals_add(0, None, RefusalWhy::Draining);
+        self.storms.add(0, &[]);
     }
 }
 
-fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGauge<u64>; 4] {
+fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGauge<u64>; 6] {
     let of_limits = |name, description, value: fn(&LimitView) -> u64| {
         let reading = Arc::clone(reading);
         meter
@@ -407,7 +419,17 @@ fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGa
             })
             .build()
     };
-    let waiting = Arc::clone(reading);
+    let single = |name, description, value: fn(&GaugeReading) -> u64| {
+        let reading = Arc::clone(reading);
+        meter
+            .u64_observable_gauge(name)
+            .with_description(description)
+            .with_callback(move |gauge| {
+                let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+                gauge.observe(value(&reading), &[]);
+            })
+            .build()
+    };
     [
         of_limits(
             "packgate.seats.in_use",
@@ -429,19 +451,21 @@ fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGa
             "Seats each key of the limit has",
             |limit| limit.seats.into(),
         ),
-        meter
-            .u64_observable_gauge("packgate.queue.waiting")
-            .with_description("Requests waiting for seats now")
-            .with_callback(move |gauge| {
-                gauge.observe(
-                    waiting
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .waiting,
-                    &[],
-                );
-            })
-            .build(),
+        single(
+            "packgate.queue.waiting",
+            "Requests waiting for seats now",
+            |reading| reading.waiting,
+        ),
+        single(
+            "packgate.queue.limit",
+            "Requests that may wait at the same time",
+            |reading| reading.queue_limit,
+        ),
+        single(
+            "packgate.draining",
+            "1 while new clones are refused because the process ends",
+            |reading| reading.draining.into(),
+        ),
     ]
 }
 

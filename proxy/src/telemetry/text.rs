@@ -37,6 +37,21 @@ pub fn cut(text: &str, bytes: usize) -> Cow<'_, str> {
     }
 }
 
+/// `text` with characters that [act on a viewer](acts_on_viewer) as `\u{…}`, for text that is shown as it is.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(acts_on_viewer) {
+        return Cow::Borrowed(text);
+    }
+    let mut visible = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match acts_on_viewer(c) {
+            true => visible.extend(c.escape_unicode()),
+            false => visible.push(c),
+        }
+    }
+    Cow::Owned(visible)
+}
+
 /// `time` as RFC 3339 in UTC with milliseconds. A clock outside the years 1970 to 9999 gives the nearest of them.
 pub fn rfc3339(time: SystemTime) -> String {
     let time = time.clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + LATEST);
@@ -104,6 +119,12 @@ mod tests {
         assert_eq!(cut("héllo", 2), "h…");
         assert_eq!(prefix("héllo", 3), "hé");
         assert_eq!(prefix("", 3), "");
+    }
+
+    #[test]
+    fn what_acts_on_a_viewer_is_made_visible() {
+        assert_eq!(visible("é\u{9b}2J\u{202e}\n"), r"é\u{9b}2J\u{202e}\u{a}");
+        assert!(matches!(visible("plain é"), Cow::Borrowed(_)));
     }
 
     #[test]

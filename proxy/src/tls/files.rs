@@ -45,7 +45,7 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
 ///
 /// # Errors
 /// Why it cannot be used, as a sentence about the path.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |e: std::io::Error| format!("{} cannot be read: {e}", shown(path));
     let regular = std::fs::metadata(path).map_err(failed)?.is_file();
     if !regular {
@@ -58,7 +58,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// What was read from `path`, to be recognised later.
-pub(super) fn seen(path: &Path, bytes: &[u8]) -> Seen {
+pub(crate) fn seen(path: &Path, bytes: &[u8]) -> Seen {
     Seen {
         path: path.to_owned(),
         digest: Some(digest(bytes)),

@@ -9,7 +9,7 @@
 //! the server pingora's own connector speaks it, which keeps its connection pool.
 
 mod certificate;
-mod files;
+pub(crate) mod files;
 mod trust;
 
 use std::path::Path;

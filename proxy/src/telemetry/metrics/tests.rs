@@ -14,6 +14,8 @@ fn limit(name: &str, seats: u32, in_use: u64, busiest: Option<u32>) -> LimitView
         seats,
         in_use,
         busiest,
+        waiting: 0,
+        refused_last_hour: 0,
     }
 }
 
@@ -21,6 +23,8 @@ fn two_limits() -> GaugeReading {
     GaugeReading {
         limits: vec![limit("all", 8, 3, Some(3)), limit("each", 2, 0, None)],
         waiting: 5,
+        queue_limit: 256,
+        draining: false,
     }
 }
 
@@ -39,6 +43,8 @@ fn samples(metrics: &Metrics) -> Vec<String> {
 
 fn begun() -> Vec<String> {
     [
+        r#"packgate_draining 0"#,
+        r#"packgate_queue_limit 256"#,
         r#"packgate_queue_waiting 5"#,
         r#"packgate_refusals_total{limit="all",why="full"} 0"#,
         r#"packgate_refusals_total{limit="all",why="queue_full"} 0"#,
@@ -55,6 +61,7 @@ fn begun() -> Vec<String> {
         r#"packgate_seats_in_use{limit="each"} 0"#,
         r#"packgate_seats_limit{limit="all"} 8"#,
         r#"packgate_seats_limit{limit="each"} 2"#,
+        r#"packgate_storms_total 0"#,
         r#"packgate_unclassified_total{why="empty"} 0"#,
         r#"packgate_unclassified_total{why="encoding"} 0"#,
         r#"packgate_unclassified_total{why="malformed"} 0"#,
@@ -99,11 +106,13 @@ fn every_series_of_a_scripted_run() {
     metrics.response_size(Shape::Clone, 5 << 30);
     metrics.upstream_cpu(Shape::Clone, Duration::from_millis(1090));
     metrics.reload(ReloadOutcome::Rejected);
+    metrics.storm();
 
     let changed = [
         r#"packgate_refusals_total{limit="each",why="full"} 1"#,
         r#"packgate_refusals_total{limit="none",why="draining"} 1"#,
         r#"packgate_reloads_total{outcome="rejected"} 1"#,
+        r#"packgate_storms_total 1"#,
         r#"packgate_unclassified_total{why="window"} 1"#,
         r#"packgate_upstream_failures_total{kind="status_5xx"} 1"#,
         r#"packgate_queue_wait_seconds_count{outcome="admitted"} 1"#,
@@ -161,7 +170,7 @@ fn a_limit_that_vanished_vanishes_from_the_gauges() {
         0 => two_limits(),
         1 => GaugeReading {
             limits: vec![limit("new", 1, 1, Some(1))],
-            waiting: 0,
+            ..GaugeReading::default()
         },
         _ => GaugeReading::default(),
     })
