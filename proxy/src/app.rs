@@ -33,8 +33,15 @@ use crate::{
     },
     listen::{Acceptor, Listener, Manners, Strict, Times},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
-    telemetry::{self, access_log::AccessLog, metrics::Metrics},
-    upstream::Upstream,
+    telemetry::{
+        self,
+        access_log::AccessLog,
+        diagnostics::LogLevel,
+        metrics::Metrics,
+        otlp::{self, Otlp},
+        traces::Traces,
+    },
+    upstream::{Upstream, collector::Collector},
 };
 
 /// Attempts at the upstream for one request: a stale pooled connection, and the addresses of a name.
@@ -66,6 +73,11 @@ pub struct Shared {
     pub metrics: Metrics,
     /// One line per upload-pack request.
     pub access_log: AccessLog,
+    /// One trace per upload-pack request, where that is configured.
+    pub traces: Option<Traces>,
+    /// What is sent to a collector, if there is one.
+    otlp: Option<Otlp>,
+    level: Option<LogLevel>,
     /// How clients' connections are dealt with.
     pub manners: Arc<Manners>,
     /// The git server.
@@ -141,6 +153,10 @@ impl AdminState for Shared {
             at: (now, SystemTime::now()),
         }
     }
+
+    fn log_level(&self) -> Option<&LogLevel> {
+        self.level.as_ref()
+    }
 }
 
 /// Serves with `config` until the process is told to stop. `reloader` reads it again when it changes.
@@ -154,7 +170,7 @@ pub fn run(config: Config, reloader: Reloader, telemetry: &telemetry::Guard) -> 
         Ok(runtime) => runtime,
         Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
     };
-    let code = match runtime.block_on(serve(config, reloader, telemetry.access_log())) {
+    let code = match runtime.block_on(serve(config, reloader, telemetry)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => not_started(&message),
     };
@@ -171,11 +187,16 @@ fn take_down(runtime: Runtime) {
     runtime.shutdown_timeout(LAST_WORDS);
 }
 
-async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Result<(), String> {
+async fn serve(
+    config: Config,
+    reloader: Reloader,
+    telemetry: &telemetry::Guard,
+) -> Result<(), String> {
     let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
     let acceptors = acceptors(&config);
     let listeners = bind_all(&config, &acceptors).map_err(|e| e.to_string())?;
-    let shared = share_with(config, acceptors, access_log)?;
+    let level = Some(telemetry.level());
+    let shared = share_with(config, acceptors, telemetry.access_log(), level)?;
     let (shutdown, closed) = watch::channel(false);
     let (alive, all_ended) = mpsc::channel(1);
 
@@ -186,6 +207,12 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
         tokio::spawn(async move { service.start_service(None, open, 1).await });
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
+    let pushing = shared.clone();
+    tokio::spawn(async move {
+        if let Some(otlp) = &pushing.otlp {
+            otlp.run(&pushing.metrics).await;
+        }
+    });
     let (admin_alive, _never_awaited) = mpsc::channel(1);
     let admin = Arc::new(admin::admin_app(shared.clone()));
     let health = Arc::new(admin::health_app(shared.clone()));
@@ -217,6 +244,9 @@ async fn serve(config: Config, reloader: Reloader, access_log: AccessLog) -> Res
         proxy.cleanup().await
     })
     .await;
+    if let Some(otlp) = &shared.otlp {
+        otlp.finish(&shared.metrics).await;
+    }
     // The send fails only if nobody listens any more.
     let _ = stay.send(true);
     Ok(())
@@ -240,13 +270,14 @@ fn acceptors(config: &Config) -> Vec<Shown> {
 /// In words: what the configuration names (a key file, a root of repositories) is not as it must be.
 pub fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
     let acceptors = acceptors(&config);
-    share_with(config, acceptors, access_log)
+    share_with(config, acceptors, access_log, None)
 }
 
 fn share_with(
     config: Config,
     acceptors: Vec<Shown>,
     access_log: AccessLog,
+    level: Option<LogLevel>,
 ) -> Result<Arc<Shared>, String> {
     let upstream = Upstream::new(&config.upstream)?;
     let hash_key =
@@ -254,15 +285,30 @@ fn share_with(
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    if config.telemetry.otlp.is_some() {
-        tracing::warn!(
-            "telemetry.otlp: this version sends nothing there yet; metrics are on the admin listener"
-        );
-    }
     let floor = Floor::new(config.policy.clone());
     let gauges = floor.clone();
+    let gauges = move || gauges.gauges();
+    let (metrics, otlp) = match &config.telemetry.otlp {
+        None => (Metrics::new(gauges), None),
+        Some(url) => {
+            let collector =
+                Collector::new(url, config.timeouts).map_err(|e| format!("telemetry.otlp: {e}"))?;
+            let resource = otlp::resource()?;
+            let sample = config.telemetry.traces.map(|traces| traces.sample);
+            let otlp = Otlp::new(url, collector, resource.clone(), sample)?;
+            (Metrics::collected(gauges, resource), Some(otlp))
+        }
+    };
+    let spans = otlp.as_ref().and_then(Otlp::spans);
+    let identities = config
+        .telemetry
+        .traces
+        .is_some_and(|traces| traces.identities);
     Ok(Arc::new(Shared {
-        metrics: Metrics::new(move || gauges.gauges()).map_err(|e| e.to_string())?,
+        metrics: metrics.map_err(|e| e.to_string())?,
+        traces: spans.map(|spans| Traces::new(spans, identities)),
+        otlp,
+        level,
         manners: Arc::new(Manners::new(&config.timeouts)),
         config: RwLock::new(Arc::new(config)),
         started: AtomicBool::new(false),

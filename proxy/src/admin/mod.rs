@@ -10,8 +10,10 @@
 //! | `/readyz` | both | 200, or 503 with the reason (starting, draining). Probes act on 503; no proxy's outlier detection sees this listener |
 //! | `/metrics` | both | Prometheus text |
 //! | `/status.json` | admin | the gate's state ([`StatusReport`]) |
+//! | `/log-level` | admin | how much diagnostics say; PUT changes it |
 //! | `/` | admin | this list |
 
+mod log_level;
 mod status;
 
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use pingora_core::{
 
 pub use status::StatusReport;
 
-use crate::telemetry::metrics;
+use crate::telemetry::{diagnostics::LogLevel, metrics};
 
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
@@ -33,6 +35,7 @@ const INDEX: &str = "\
 packgate
 
 /status.json   what runs and waits, and how full each limit is
+/log-level     how much the log says; PUT debug, or another filter, changes it
 /metrics       metrics, as Prometheus text
 /readyz        200 when new clones are taken
 /livez         200 while the process lives
@@ -47,6 +50,10 @@ pub trait AdminState: Send + Sync + 'static {
     fn metrics(&self) -> Vec<u8>;
     /// What the gate holds now.
     fn status(&self) -> StatusReport;
+    /// How much diagnostics say, where they are this process's own.
+    fn log_level(&self) -> Option<&LogLevel> {
+        None
+    }
 }
 
 /// Which of the two listeners it is.
@@ -82,6 +89,12 @@ pub fn health_app(state: Arc<dyn AdminState>) -> HttpServer<Endpoints> {
 impl ServeHttp for Endpoints {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
+        if self.scope == Scope::Admin
+            && request.uri.path() == "/log-level"
+            && let Some(level) = self.state.log_level()
+        {
+            return log_level::answer(level, session).await;
+        }
         self.answer(&request.method, request.uri.path())
     }
 }

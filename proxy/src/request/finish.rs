@@ -22,6 +22,7 @@ use crate::{
     telemetry::{
         access_log::{AccessLog, Entry, Outcome},
         metrics::{Decision, FailureKind},
+        traces::Trace,
     },
 };
 
@@ -154,7 +155,7 @@ fn fault_of(request: &UploadPack, error: Option<&Error>) -> Option<FailureKind> 
     })
 }
 
-/// What the access log says of a request.
+/// What access log and trace say of a request.
 struct Report {
     config: Arc<Config>,
     received: SystemTime,
@@ -186,9 +187,11 @@ impl Report {
         });
     }
 
-    fn write(&self, log: &AccessLog, cpu: Option<Duration>) {
+    fn write(mut self, log: &AccessLog, cpu: Option<Duration>) {
+        let trace = self.request.trace.take();
+        let trace_id = trace.as_ref().map(Trace::id);
         let request = &self.request;
-        log.record(&Entry {
+        let entry = Entry {
             time: self.received,
             repo: &request.repo,
             user: request.client.user.as_ref().map(|user| &*user.name),
@@ -209,8 +212,12 @@ impl Report {
             response_bytes: request.response_bytes,
             cpu,
             outcome: self.outcome,
-            trace_id: None,
-        });
+            trace_id: trace_id.as_deref(),
+        };
+        log.record(&entry);
+        if let Some(trace) = trace {
+            trace.end(&entry);
+        }
     }
 }
 
