@@ -13,6 +13,7 @@
 //! - a tool that is missing fails the test and names the remedy.
 
 pub mod client;
+pub mod collector;
 pub mod dice;
 pub mod git;
 pub mod h2;
@@ -31,6 +32,7 @@ pub mod tls;
 pub mod wait;
 
 pub use client::Client;
+pub use collector::Collector;
 pub use dice::Dice;
 pub use git::Git;
 pub use h2::H2;
