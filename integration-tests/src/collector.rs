@@ -1,6 +1,6 @@
 //! A collector of telemetry: what reaches it by OTLP over HTTP is read with the published protocol definitions.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io::Read};
 
 use opentelemetry_proto::tonic::{
     collector::{metrics::v1::ExportMetricsServiceRequest, trace::v1::ExportTraceServiceRequest},
@@ -65,7 +65,14 @@ impl Collector {
         for request in self.0.received() {
             assert_eq!(request.values("content-type"), ["application/x-protobuf"]);
             if request.line == format!("POST {path} HTTP/1.1") {
-                messages.push(M::decode(&*request.body).expect("a message of OTLP"));
+                let mut body = Vec::new();
+                match request.values("content-encoding")[..] {
+                    ["gzip"] => flate2::read::GzDecoder::new(&*request.body).read_to_end(&mut body),
+                    [] => (&*request.body).read_to_end(&mut body),
+                    ref other => panic!("encoded: {other:?}"),
+                }
+                .expect("a body");
+                messages.push(M::decode(&*body).expect("a message of OTLP"));
             }
         }
         messages

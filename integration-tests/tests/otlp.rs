@@ -129,6 +129,7 @@ fn a_process_says_who_it_is_and_the_usual_variables_count() {
                 "OTEL_EXPORTER_OTLP_HEADERS",
                 "authorization=Bearer%20for-the-collector",
             ),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"),
         ],
@@ -146,6 +147,7 @@ fn a_process_says_who_it_is_and_the_usual_variables_count() {
             request.values("authorization"),
             ["Bearer for-the-collector"]
         );
+        assert_eq!(request.values("content-encoding"), ["gzip"]);
     }
 }
 
