@@ -8,7 +8,8 @@
 //! pingora's levels need care. At `debug` it prints whole request heads, `Authorization` among them, and one `error` of
 //! its small HTTP server prints the raw bytes of a request that did not parse. Documentation that says "do not do that in
 //! production" was rejected: `permitted` is a ceiling that no setting lifts. OpenTelemetry's crates are below it altogether: they
-//! write a line for every message that a collector does not take, and at `debug` what it answered, which may be a token.
+//! write a line for every message that a collector does not take, and at `debug` what it answered, which may be a token. Only
+//! that spans are lost because too many wait is left to them to say, as they say it once.
 //!
 //! Diagnostics are written as they happen, not through a buffer: they are few, and the last one before a crash is the one
 //! that matters.
@@ -148,7 +149,10 @@ fn permitted(event: &Metadata<'_>) -> bool {
                 .strip_prefix(library)
                 .is_some_and(|rest| rest.starts_with("::"))
     };
-    if of("pingora_core::apps::http_app") || target.starts_with("opentelemetry") {
+    if target.starts_with("opentelemetry") {
+        return event.name() == "BatchSpanProcessor.SpanDroppingStarted";
+    }
+    if of("pingora_core::apps::http_app") {
         return false;
     }
     let prints_headers = target.starts_with("pingora") || of("h2") || of("httparse");

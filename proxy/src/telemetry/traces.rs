@@ -149,13 +149,11 @@ impl Trace {
 
     /// It is sent to the server, perhaps once more: what the server's `traceparent` is.
     pub fn sending(&mut self, now: Instant) -> HeaderValue {
-        if let Some(failed) = &mut self.upstream {
+        let begun = self.child("upstream", SpanKind::Client, now);
+        let at = self.at(now);
+        if let Some(mut failed) = std::mem::replace(&mut self.upstream, begun) {
             failed.set_status(Status::error("another attempt was made"));
-            failed.end_with_timestamp(self.received + (now - self.started));
-        }
-        self.upstream = self.child("upstream", SpanKind::Client, now);
-        if let Some(span) = &mut self.upstream {
-            span.set_attribute(KeyValue::new("http.request.method", "POST"));
+            failed.end_with_timestamp(at);
         }
         let sender = self.upstream.as_ref().unwrap_or(&self.root).span_context();
         let text = format!(
@@ -190,6 +188,7 @@ impl Trace {
             if entry.outcome != Outcome::Refused {
                 upstream.set_attributes(result.iter().cloned());
             }
+            upstream.set_attribute(KeyValue::new("http.request.method", "POST"));
             if entry.outcome == Outcome::UpstreamFailed {
                 upstream.set_status(Status::error(entry.outcome.as_str()));
             }
