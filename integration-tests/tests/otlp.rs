@@ -151,6 +151,17 @@ fn a_process_says_who_it_is_and_the_usual_variables_count() {
     }
 }
 
+/// A collector that answers nothing before the latch is opened.
+fn stuck() -> (Collector, Latch) {
+    let shut = Latch::new();
+    let latch = shut.clone();
+    let collector = Collector::answering(move |_| {
+        latch.wait(PATIENCE);
+        Reply::Now(200, Vec::new())
+    });
+    (collector, shut)
+}
+
 /// Sends `count` clones over a few connections; every one is served.
 fn serve(packgate: &Packgate, count: usize) {
     std::thread::scope(|scope| {
@@ -176,12 +187,7 @@ fn warnings(packgate: &Packgate) -> Vec<String> {
 #[test]
 fn a_collector_that_never_answers_costs_no_request_and_no_memory() {
     let origin = Origin::forgetful(b"a pack");
-    let shut = Latch::new();
-    let latch = shut.clone();
-    let collector = Collector::answering(move |_| {
-        latch.wait(PATIENCE);
-        Reply::Now(200, Vec::new())
-    });
+    let (collector, shut) = stuck();
     let packgate = gate(&origin, &collector.url(), &[]);
     let begin = Instant::now();
     serve(&packgate, 2000);
@@ -287,12 +293,7 @@ fn the_end_of_the_process_sends_what_is_left() {
 #[test]
 fn the_end_of_the_process_does_not_wait_for_a_collector_that_does_not_answer() {
     let origin = Origin::forgetful(b"a pack");
-    let shut = Latch::new();
-    let latch = shut.clone();
-    let collector = Collector::answering(move |_| {
-        latch.wait(PATIENCE);
-        Reply::Now(200, Vec::new())
-    });
+    let (collector, shut) = stuck();
     let mut packgate = gate(&origin, &collector.url(), &[]);
     serve(&packgate, 400);
     until("both to be stuck", || {

@@ -64,14 +64,14 @@ impl Otlp {
         let wrong = |e: ExporterBuildError| format!("telemetry.otlp: {e}");
         let signal = |path: &str| {
             let place = format!("{}/v1/{path}", url.trim_end_matches('/'));
-            (place.clone(), Reporting::new(client.clone(), place))
+            Reporting::new(client.clone(), place)
         };
-        let (place, reporting) = signal("metrics");
+        let reporting = signal("metrics");
         let metrics = MetricExporter::builder()
             .with_temporality(Temporality::Cumulative)
             .with_http()
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(place)
+            .with_endpoint(&reporting.place)
             .with_http_client(reporting)
             .with_retry_policy(RetryPolicy::disabled())
             .build()
@@ -79,11 +79,11 @@ impl Otlp {
         let spans = match sample {
             None => None,
             Some(sample) => {
-                let (place, reporting) = signal("traces");
+                let reporting = signal("traces");
                 let exporter = SpanExporter::builder()
                     .with_http()
                     .with_protocol(Protocol::HttpBinary)
-                    .with_endpoint(place)
+                    .with_endpoint(&reporting.place)
                     .with_http_client(reporting)
                     .build()
                     .map_err(wrong)?;
