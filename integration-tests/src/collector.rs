@@ -64,7 +64,7 @@ impl Collector {
         let mut messages = Vec::new();
         for request in self.0.received() {
             assert_eq!(request.values("content-type"), ["application/x-protobuf"]);
-            if request.line == format!("POST {path} HTTP/1.1") {
+            if request.line.starts_with("POST /") && request.target().ends_with(path) {
                 let mut body = Vec::new();
                 match request.values("content-encoding")[..] {
                     ["gzip"] => flate2::read::GzDecoder::new(&*request.body).read_to_end(&mut body),

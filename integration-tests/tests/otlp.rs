@@ -98,9 +98,7 @@ fn the_collector_gets_what_prometheus_gets() {
 fn a_process_says_who_it_is_and_the_usual_variables_count() {
     let origin = Origin::forgetful(b"a pack");
     let collector = Collector::start();
-    // A path below which the collector listens, as some have it.
-    let at = format!("{}/", collector.url());
-    let first = gate(&origin, &at, &[]);
+    let first = gate(&origin, &format!("{}/", collector.url()), &[]);
     let (who, _) = collector.until_fresh_metrics();
     assert_eq!(who["service.name"], "packgate");
     let version = Packgate::output(&["--version"], b"");
@@ -116,9 +114,10 @@ fn a_process_says_who_it_is_and_the_usual_variables_count() {
     drop(first);
 
     collector.origin().clear();
+    // Some collectors listen below a path.
     let _second = gate(
         &origin,
-        &at,
+        &format!("{}/tenant", collector.url()),
         &[
             (
                 "OTEL_RESOURCE_ATTRIBUTES",
@@ -148,6 +147,11 @@ fn a_process_says_who_it_is_and_the_usual_variables_count() {
             ["Bearer for-the-collector"]
         );
         assert_eq!(request.values("content-encoding"), ["gzip"]);
+        assert!(
+            request.target().starts_with("/tenant/v1/"),
+            "{}",
+            request.line
+        );
     }
 }
 

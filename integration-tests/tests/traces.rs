@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind, status::StatusCode};
 use packgate_integration_tests::{
-    Collector, Origin, Packgate, Reply, Request, Response,
+    Collector, Git, Origin, Packgate, Reply, Request, Response,
     collector::{Attributes, attributes},
     http::Framing,
-    pkt, until,
+    pkt,
+    repos::Sample,
+    until,
 };
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -296,8 +298,18 @@ fn a_failure_of_the_server_is_an_error_of_both_spans() {
     let origin = Origin::start(|_| Reply::Now(503, b"no".to_vec()));
     let collector = Collector::start();
     let packgate = traced(&origin, &collector, "sample: 1");
-    assert_eq!(packgate.ask(&clone()).status, 503);
+    let request = Request::upload_pack("team/demo.git", pkt::noise(100, 1));
+    assert_eq!(packgate.ask(&request).status, 503);
     let spans = collector.until_spans(3);
+    let root = told(named(&spans)["POST git-upload-pack"]);
+    assert_eq!(
+        (&*root["packgate.shape"], &*root["packgate.why"]),
+        ("unknown", "malformed")
+    );
+    assert_eq!(
+        (&*root["packgate.decision"], &*root["packgate.seats"]),
+        ("exempt", "0")
+    );
     for name in ["POST git-upload-pack", "upstream"] {
         let span = named(&spans)[name];
         assert_eq!(
@@ -337,6 +349,39 @@ fn a_request_that_is_decided_late_is_sent_on_before_it_waits() {
     assert!(named["window"].end_time_unix_nano <= upstream.start_time_unix_nano);
     assert!(upstream.start_time_unix_nano <= queue.start_time_unix_nano);
     assert!(queue.end_time_unix_nano <= upstream.end_time_unix_nano);
+}
+
+#[test]
+fn a_clone_from_the_embedded_server_tells_what_it_cost() {
+    let collector = Collector::start();
+    let dir = tempfile::tempdir().unwrap();
+    Sample::Demo.copy_to(dir.path(), "demo.git");
+    let packgate = Packgate::start_with_env(
+        &format!(
+            "upstream: {{cgi: {{root: {}}}}}\nlimits: [{{name: one, per: global, seats: 1}}]\n\
+             telemetry: {{otlp: '{}', traces: {{sample: 1}}}}\n",
+            dir.path().display(),
+            collector.url()
+        ),
+        SOON,
+    );
+    let url = format!("{}/demo.git", packgate.url());
+    Git::newest().run(dir.path(), ["clone", "--quiet", "--mirror", &url, "clone"]);
+    let logged = until("the clone's line", || {
+        let is_clone = |entry: &serde_json::Value| entry["shape"] == "clone";
+        packgate.access_log().into_iter().find(is_clone)
+    });
+    let trace = logged["trace_id"].as_str().unwrap();
+    let spans = until("its spans", || {
+        let spans = collector.spans().into_iter();
+        let spans: Vec<_> = spans.filter(|s| hex(&s.trace_id) == trace).collect();
+        (spans.len() == 3).then_some(spans)
+    });
+    assert_connected(&spans, trace, "");
+    let cost: f64 = told(named(&spans)["POST git-upload-pack"])["packgate.cpu_s"]
+        .parse()
+        .unwrap();
+    assert!((cost - logged["cpu_s"].as_f64().unwrap()).abs() < 0.001);
 }
 
 #[test]
