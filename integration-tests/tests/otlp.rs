@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use packgate_integration_tests::{
     until,
     wait::{PATIENCE, stays},
 };
-use rustix::process::Signal;
+use rustix::{net, process::Signal};
 
 /// Everything is sent ten times a second instead of every minute, or every 5 s.
 const SOON: [(&str, &str); 2] = [
@@ -255,10 +256,10 @@ fn a_collector_that_fails_is_told_of_once_and_gets_later_what_it_missed_of_the_m
 #[test]
 fn where_nobody_listens_requests_are_served() {
     let origin = Origin::forgetful(b"a pack");
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    // Bound, so that no other test gets the port, and not listening.
+    let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
+    let nobody = SocketAddr::try_from(net::getsockname(&socket).unwrap()).unwrap();
     let packgate = gate(&origin, &format!("http://{nobody}"), &[]);
     serve(&packgate, 400);
     until("two warnings", || {
