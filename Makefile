@@ -55,9 +55,10 @@ lint: ## format, clippy, documentation, dependencies
 	cargo-deny --log-level error check bans licenses sources
 
 .PHONY: bench
-bench: ## the figures: classifier, policy, and packgate against a direct connection and nginx
+bench: ## the figures: classifier, policy, telemetry, and packgate against a direct connection and nginx
 	@tools/install test
 	$(CARGO) bench --locked -p packgate-classifier -p packgate-policy
+	$(CARGO) bench --locked -p packgate --bench metrics
 	$(CARGO) build --release --locked
 	PACKGATE_BIN=$(TARGET)/release/packgate $(CARGO) bench --locked -p packgate-integration-tests
 

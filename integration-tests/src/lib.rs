@@ -15,6 +15,7 @@
 pub mod activation;
 pub mod browser;
 pub mod client;
+pub mod collector;
 pub mod control;
 pub mod dice;
 pub mod envoy;
@@ -48,6 +49,7 @@ pub mod wait;
 pub use activation::NotifySocket;
 pub use browser::Browser;
 pub use client::Client;
+pub use collector::Collector;
 pub use control::Controlled;
 pub use dice::Dice;
 pub use envoy::Envoy;

@@ -63,9 +63,14 @@ impl Metrics {
 
     /// The identity of every series: name and labels, without the value.
     pub fn series(&self) -> BTreeSet<String> {
+        self.values().into_keys().collect()
+    }
+
+    /// Every series with its value.
+    pub fn values(&self) -> BTreeMap<String, f64> {
         self.samples
             .iter()
-            .map(|s| format!("{}{:?}", s.name, s.labels))
+            .map(|s| (format!("{}{:?}", s.name, s.labels), s.value))
             .collect()
     }
 

@@ -38,8 +38,15 @@ use crate::{
     },
     listen::{Acceptor, Connections, Listener, Manners, Passed, Strict, Times},
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
-    telemetry::{self, access_log::AccessLog, metrics::Metrics},
-    upstream::Upstream,
+    telemetry::{
+        self,
+        access_log::AccessLog,
+        diagnostics::LogLevel,
+        metrics::Metrics,
+        otlp::{self, Otlp},
+        traces::Traces,
+    },
+    upstream::{Upstream, collector::Collector},
     watch::{Live, Watch, clock::Clock, sampler},
 };
 
@@ -74,6 +81,11 @@ pub struct Shared {
     pub metrics: Metrics,
     /// One line per upload-pack request.
     pub access_log: AccessLog,
+    /// One trace per upload-pack request, where that is configured.
+    pub traces: Option<Traces>,
+    /// What is sent to a collector, if there is one.
+    otlp: Option<Otlp>,
+    level: Option<LogLevel>,
     /// How clients' connections are dealt with.
     pub manners: Arc<Manners>,
     /// The git server.
@@ -175,6 +187,10 @@ impl AdminState for Shared {
             knows_cpu: self.upstream.backend().is_some(),
         })
     }
+
+    fn log_level(&self) -> Option<&LogLevel> {
+        self.level.as_ref()
+    }
 }
 
 /// How the process comes to its listening sockets.
@@ -203,13 +219,7 @@ pub fn run(
         Ok(runtime) => runtime,
         Err(e) => return not_started(&format!("the runtime could not be started: {e}")),
     };
-    let code = match runtime.block_on(serve(
-        config,
-        reloader,
-        start,
-        telemetry.access_log(),
-        passed,
-    )) {
+    let code = match runtime.block_on(serve(config, reloader, start, telemetry, passed)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => not_started(&message),
     };
@@ -230,7 +240,7 @@ async fn serve(
     config: Config,
     reloader: Reloader,
     start: Start,
-    access_log: AccessLog,
+    telemetry: &telemetry::Guard,
     passed: Passed,
 ) -> Result<(), String> {
     let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
@@ -242,7 +252,8 @@ async fn serve(
     let mut sockets = sockets.unwrap_or_default().with(passed);
     let acceptors = acceptors(&config);
     let listeners = listen(&config, &acceptors, &mut sockets).map_err(|e| e.to_string())?;
-    let shared = share_with(config, acceptors, access_log)?;
+    let level = Some(telemetry.level());
+    let shared = share_with(config, acceptors, telemetry.access_log(), level)?;
     let (clients, clients_close) = watch::channel(false);
     let (operators, operators_close) = watch::channel(false);
     let connections = Connections::default();
@@ -255,6 +266,12 @@ async fn serve(
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
     tokio::spawn(sampler(shared.clone()));
+    let pushing = shared.clone();
+    tokio::spawn(async move {
+        if let Some(otlp) = &pushing.otlp {
+            otlp.run(&pushing.metrics).await;
+        }
+    });
     let reach = Reach::of(listeners.admin.address());
     let admin = Arc::new(admin::admin_app(shared.clone(), reach));
     let health = Arc::new(admin::health_app(shared.clone()));
@@ -313,6 +330,9 @@ async fn serve(
         proxy.cleanup().await
     })
     .await;
+    if let Some(otlp) = &shared.otlp {
+        otlp.finish(&shared.metrics).await;
+    }
     // The send fails only if nobody listens any more.
     let _ = stay.send(true);
     released
@@ -350,13 +370,14 @@ fn acceptors(config: &Config) -> Vec<Shown> {
 /// In words: what the configuration names (a key file, a root of repositories) is not as it must be.
 pub fn share(config: Config, access_log: AccessLog) -> Result<Arc<Shared>, String> {
     let acceptors = acceptors(&config);
-    share_with(config, acceptors, access_log)
+    share_with(config, acceptors, access_log, None)
 }
 
 fn share_with(
     config: Config,
     acceptors: Vec<Shown>,
     access_log: AccessLog,
+    level: Option<LogLevel>,
 ) -> Result<Arc<Shared>, String> {
     let upstream = Upstream::new(&config.upstream)?;
     let hash_key =
@@ -364,15 +385,30 @@ fn share_with(
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    if config.telemetry.otlp.is_some() {
-        tracing::warn!(
-            "telemetry.otlp: this version sends nothing there yet; metrics are on the admin listener"
-        );
-    }
     let floor = Floor::new(config.policy.clone());
     let gauges = floor.clone();
+    let gauges = move || gauges.gauges();
+    let (metrics, otlp) = match &config.telemetry.otlp {
+        None => (Metrics::new(gauges), None),
+        Some(url) => {
+            let collector =
+                Collector::new(url, config.timeouts).map_err(|e| format!("telemetry.otlp: {e}"))?;
+            let resource = otlp::resource()?;
+            let sample = config.telemetry.traces.map(|traces| traces.sample);
+            let otlp = Otlp::new(url, collector, resource.clone(), sample)?;
+            (Metrics::collected(gauges, resource), Some(otlp))
+        }
+    };
+    let spans = otlp.as_ref().and_then(Otlp::spans);
+    let identities = config
+        .telemetry
+        .traces
+        .is_some_and(|traces| traces.identities);
     Ok(Arc::new(Shared {
-        metrics: Metrics::new(move || gauges.gauges()).map_err(|e| e.to_string())?,
+        metrics: metrics.map_err(|e| e.to_string())?,
+        traces: spans.map(|spans| Traces::new(spans, identities)),
+        otlp,
+        level,
         manners: Arc::new(Manners::new(&config.timeouts)),
         config: RwLock::new(Arc::new(config)),
         started: AtomicBool::new(false),

@@ -478,6 +478,21 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         "telemetry: {otlp: 127.0.0.1:4318}",
         &[("telemetry.otlp", "must be the URL")],
     ),
+    (
+        "telemetry: {otlp: 'http://collector/?token=x'}",
+        &[("telemetry.otlp", "must be the URL")],
+    ),
+    (
+        "telemetry: {traces: {sample: 0.1}}",
+        &[("telemetry.traces", "name one with `telemetry.otlp`")],
+    ),
+    (
+        "telemetry: {otlp: 'http://collector', traces: {sample: 2, identity: true}}",
+        &[
+            ("telemetry.traces.identity", "identities"),
+            ("telemetry.traces.sample", "a number from 0 to 1"),
+        ],
+    ),
 ];
 
 #[test]
@@ -719,6 +734,19 @@ telemetry: {log: json, otlp: http://127.0.0.1:4318}
     assert_eq!(
         config.telemetry.otlp.as_deref(),
         Some("http://127.0.0.1:4318")
+    );
+    let traces = |yaml: &str| {
+        good(&format!("telemetry: {{otlp: 'http://c', {yaml}}}"))
+            .telemetry
+            .traces
+            .map(|traces| (traces.sample, traces.identities))
+    };
+    assert_eq!(traces(""), None);
+    assert_eq!(traces("traces: {}"), Some((0.1, false)));
+    assert_eq!(traces("traces: "), Some((0.1, false)));
+    assert_eq!(
+        traces("traces: {sample: 0, identities: true}"),
+        Some((0.0, true))
     );
 }
 

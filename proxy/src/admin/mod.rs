@@ -12,6 +12,7 @@
 //! | `/status.json` | admin | the gate's state ([`StatusReport`]) |
 //! | `/live.json` | admin | the same with the last hour and what is expected, for the page and `packgate top` ([`crate::watch`]) |
 //! | `/events` | admin | that again and again, as server-sent events ([`events`]) |
+//! | `/log-level` | admin | how much diagnostics say; PUT changes it |
 //! | `/`, `/page.css`, `/page.js` | admin | the page ([`page`]) |
 //!
 //! Everything on `admin` but the files of the page, which say nothing, is [guarded](guard). Nothing is ever shared with
@@ -21,6 +22,7 @@
 mod anonymous;
 mod events;
 mod guard;
+mod log_level;
 mod page;
 mod serve;
 mod status;
@@ -38,7 +40,10 @@ pub use serve::Server;
 pub use status::StatusReport;
 pub use token::Token;
 
-use crate::telemetry::metrics;
+use crate::telemetry::{diagnostics::LogLevel, metrics};
+
+/// The one path that can be written to.
+const LOG_LEVEL: &str = "/log-level";
 
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
@@ -60,6 +65,10 @@ pub trait AdminState: Send + Sync + 'static {
     fn live(&self) -> Vec<u8>;
     /// What the admin listener asks for, if it asks for anything.
     fn token(&self) -> Option<Token>;
+    /// How much diagnostics say, where they are this process's own.
+    fn log_level(&self) -> Option<&LogLevel> {
+        None
+    }
 }
 
 /// Which of the two listeners it is.
@@ -93,10 +102,17 @@ pub fn health_app(state: Arc<dyn AdminState>) -> Server {
 
 impl Endpoints {
     /// The answer to a request. That of a GET of `/events` is only its head.
-    fn response(&self, session: &ServerSession) -> Response<Vec<u8>> {
+    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let request = session.req_header();
-        self.refusal(request)
-            .unwrap_or_else(|| self.answer(&request.method, request.uri.path()))
+        if let Some(refused) = self.refusal(request) {
+            return refused;
+        }
+        match self.state.log_level() {
+            Some(level) if request.uri.path() == LOG_LEVEL => {
+                log_level::answer(level, session).await
+            }
+            _ => self.answer(&request.method, request.uri.path()),
+        }
     }
 
     /// The answer to a request that may not be answered, or has nothing to be answered with.
@@ -156,6 +172,7 @@ impl Endpoints {
             "/livez" | "/readyz" | "/metrics" => true,
             _ if self.scope == Scope::Health => false,
             "/status.json" | "/live.json" | "/events" => true,
+            LOG_LEVEL => self.state.log_level().is_some(),
             _ => page::file(path).is_some(),
         }
     }

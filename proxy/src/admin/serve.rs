@@ -60,7 +60,7 @@ impl HttpServerApp for Server {
         }
         let going = *shutdown.borrow();
         session.set_keepalive((!going).then_some(KEEPALIVE));
-        let response = self.endpoints.response(&session);
+        let response = self.endpoints.response(&mut session).await;
         if Feed::is_asked_for(&session, &response) {
             self.feed
                 .send(&mut session, response, shutdown.clone())

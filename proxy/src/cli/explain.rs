@@ -327,6 +327,16 @@ fn rest(page: &mut Page, config: &Config) {
         },
     );
     page.row("otlp", config.telemetry.otlp.as_deref().unwrap_or("none"));
+    if let Some(traces) = &config.telemetry.traces {
+        page.row(
+            "traces",
+            format_args!(
+                "{} of the requests, {} repository, user and address",
+                traces.sample,
+                if traces.identities { "with" } else { "without" },
+            ),
+        );
+    }
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {

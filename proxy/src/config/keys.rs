@@ -43,7 +43,8 @@ pub(super) const USER_SOURCE: &[&str] = &["header"];
 pub(super) const TIMEOUTS: &[&str] = &["connect", "head", "idle", "stalled_client", "half_close"];
 pub(super) const DRAIN: &[&str] = &["delay", "timeout"];
 pub(super) const STORM: &[&str] = &["clones", "within"];
-pub(super) const TELEMETRY: &[&str] = &["log", "otlp"];
+pub(super) const TELEMETRY: &[&str] = &["log", "otlp", "traces"];
+pub(super) const TRACES: &[&str] = &["sample", "identities"];
 
 /// Each mapping of the file by its key path (`[]` stands for any item of a list) with its keys.
 pub(super) const ALL: &[(&str, &[&str])] = &[
@@ -69,6 +70,7 @@ pub(super) const ALL: &[(&str, &[&str])] = &[
     ("drain", DRAIN),
     ("storm", STORM),
     ("telemetry", TELEMETRY),
+    ("telemetry.traces", TRACES),
 ];
 
 /// How alike two words must be (0 to 1, Jaro-Winkler) to be offered as "did you mean": catches a slip of the fingers

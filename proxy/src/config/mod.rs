@@ -329,12 +329,23 @@ pub struct Drain {
 }
 
 /// What is told to the outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Telemetry {
     /// How the log is written.
     pub log: LogFormat,
     /// The URL of an OTLP/HTTP collector; without one nothing is sent.
     pub otlp: Option<String>,
+    /// What is traced; only where there is a collector. Without it nothing is.
+    pub traces: Option<Traces>,
+}
+
+/// What is traced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Traces {
+    /// The share of requests, from 0 to 1, among those whose client has not decided that.
+    pub sample: f64,
+    /// Spans tell repository, user and address.
+    pub identities: bool,
 }
 
 /// How the log is written.

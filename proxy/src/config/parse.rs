@@ -10,10 +10,10 @@ use packgate_policy::Mode;
 
 use super::{
     BeyondWindow, Classifier, Config, ConfigErrors, Drain, HalfClose, LogFormat, Overrides,
-    RepoKey, Seats, Telemetry, Timeouts, endpoints, identity, keys, limits,
+    RepoKey, Seats, Telemetry, Timeouts, Traces, endpoints, identity, keys, limits,
     raw::{self, Value},
     rules, scalars,
-    walk::{Mistakes, Section, duration, flag, parsed, size, whole, word},
+    walk::{Mistakes, Section, duration, flag, parsed, share, size, whole, word},
 };
 use crate::watch::Rule;
 
@@ -288,8 +288,26 @@ fn telemetry(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Telemetry> {
         parsed("the URL of an OTLP/HTTP collector", scalars::otlp),
         mistakes,
     );
+    let traces = match section.get("traces") {
+        None => Some(None),
+        Some(entry) => {
+            let traces = section.section("traces", keys::TRACES, mistakes);
+            let sample = traces.read("sample", 0.1, share, mistakes);
+            let identities = traces.read("identities", false, flag, mistakes);
+            if matches!(otlp, Some(None)) {
+                mistakes.add(
+                    &entry.path,
+                    "nothing can be traced without a collector: name one with `telemetry.otlp`",
+                );
+            }
+            sample
+                .zip(identities)
+                .map(|(sample, identities)| Some(Traces { sample, identities }))
+        }
+    };
     Some(Telemetry {
         log: log?,
         otlp: otlp?,
+        traces: traces?,
     })
 }

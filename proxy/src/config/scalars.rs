@@ -306,6 +306,7 @@ pub(super) fn otlp(text: &str) -> Result<String, String> {
     let known = |uri: &Uri| {
         matches!(uri.scheme_str(), Some("http" | "https"))
             && uri.host().is_some_and(|h| !h.is_empty())
+            && uri.query().is_none()
     };
     match text.parse::<Uri>() {
         Ok(uri) if known(&uri) => Ok(text.to_owned()),

@@ -106,6 +106,19 @@ pub(super) fn flag(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<bool> {
     }
 }
 
+/// A share of the whole, from 0 to 1.
+pub(super) fn share(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<f64> {
+    match *entry.value {
+        Value::Int(0) => Some(0.0),
+        Value::Int(1) => Some(1.0),
+        Value::Float(value) if (0.0..=1.0).contains(&value) => Some(value),
+        _ => {
+            entry.wrong_type("a number from 0 to 1, such as 0.1", mistakes);
+            None
+        }
+    }
+}
+
 /// A whole number within `range`.
 pub(super) fn whole(range: RangeInclusive<u32>) -> impl Read<u32> {
     move |entry, mistakes| {

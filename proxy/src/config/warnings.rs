@@ -6,7 +6,7 @@ use std::{collections::HashSet, path::Path, time::Duration};
 
 use packgate_policy::{Limit, Mode, Per};
 
-use super::{Config, Listen, UserSource, Warning, limits};
+use super::{Address, Config, Listen, UserSource, Warning, limits};
 use crate::admin::Reach;
 
 /// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).

@@ -213,6 +213,10 @@ impl Config {
                 "telemetry.otlp",
                 self.telemetry.otlp != in_force.telemetry.otlp,
             ),
+            (
+                "telemetry.traces",
+                self.telemetry.traces != in_force.telemetry.traces,
+            ),
         ];
         changed
             .into_iter()

@@ -22,6 +22,7 @@ use crate::{
     telemetry::{
         access_log::{Entry, Outcome},
         metrics::{Decision, FailureKind},
+        traces::Trace,
     },
     watch::{Cost, Debtor},
 };
@@ -169,7 +170,7 @@ fn fault_of(request: &UploadPack, error: Option<&Error>) -> Option<FailureKind> 
     })
 }
 
-/// What the access log says of a request.
+/// What access log and trace say of a request.
 struct Report {
     config: Arc<Config>,
     received: SystemTime,
@@ -203,7 +204,9 @@ impl Report {
         });
     }
 
-    fn write(&self, shared: &Shared, cpu: Option<Duration>) {
+    fn write(mut self, shared: &Shared, cpu: Option<Duration>) {
+        let trace = self.request.trace.take();
+        let trace_id = trace.as_ref().map(Trace::id);
         let request = &self.request;
         let seats = request
             .shape()
@@ -219,7 +222,7 @@ impl Report {
             };
             shared.watch.ended(&debtor, cost, shared.floor.now());
         }
-        shared.access_log.record(&Entry {
+        let entry = Entry {
             time: self.received,
             repo: &request.repo,
             user: request.client.user.as_ref().map(|user| &*user.name),
@@ -238,8 +241,12 @@ impl Report {
             response_bytes: request.response_bytes,
             cpu,
             outcome: self.outcome,
-            trace_id: None,
-        });
+            trace_id: trace_id.as_deref(),
+        };
+        shared.access_log.record(&entry);
+        if let Some(trace) = trace {
+            trace.end(&entry);
+        }
     }
 }
 

@@ -62,6 +62,9 @@ pub async fn gate(
     }
     request.decision = Decision::Cancelled; // until more is known: the client may leave at any await
     let (window, told) = peek(session, encoding, &config.classifier, shared.budget.share()).await?;
+    if let Some(trace) = &request.trace {
+        trace.window();
+    }
     let held = Held {
         window,
         replays: false,
@@ -166,7 +169,8 @@ async fn seat(
         Admission::Waiting(waiter) => {
             let since = Instant::now();
             let waited = wait(session, waiter).await;
-            let stood = since.elapsed();
+            let until = Instant::now();
+            let stood = until - since;
             request.wait = Some(stood);
             let outcome = match waited {
                 Waited::Granted(_) => WaitOutcome::Admitted,
@@ -174,6 +178,9 @@ async fn seat(
                 Waited::ClientGone => WaitOutcome::Cancelled,
             };
             shared.metrics.queue_wait(outcome, stood);
+            if let Some(trace) = &request.trace {
+                trace.queue(since, until, outcome);
+            }
             match waited {
                 Waited::Granted(permit) => {
                     request.run(permit, Decision::Queued);

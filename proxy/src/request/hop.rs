@@ -11,9 +11,14 @@ use packgate_classifier::Endpoint;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
+use tokio::time::Instant;
 
 use super::{respond, wait::client_of};
-use crate::{listen::Fault, upstream::Upstream};
+use crate::{
+    listen::Fault,
+    telemetry::traces::{TRACEPARENT, TRACESTATE, Trace},
+    upstream::Upstream,
+};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -83,6 +88,18 @@ pub fn to_upstream(
         upstream.insert_header("Host", server.authority())?;
     }
     Ok(())
+}
+
+/// `upstream` is about to be sent, as part of `trace`: the span behind this hop is ours (W3C Trace Context, section 3.2). What a
+/// `tracestate` says belongs to the `traceparent` it came with, and passes with that one only.
+///
+/// # Errors
+/// A header that cannot be written; this one can.
+pub fn traced(upstream: &mut RequestHeader, trace: &mut Trace, now: Instant) -> Result<()> {
+    if !trace.continued() {
+        upstream.remove_header(&TRACESTATE);
+    }
+    upstream.insert_header(TRACEPARENT, trace.sending(now))
 }
 
 /// RFC 9113, section 8.2.3: HTTP/2 may cut a cookie header into pieces, which no other version understands.

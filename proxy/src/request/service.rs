@@ -91,7 +91,10 @@ impl ProxyHttp for Service {
             state.client = client.ip;
             state.upload_pack = gated.map(|path| {
                 let repo = decide::repo_key(&path, host_of(request), state.config.repo_key);
-                Box::new(UploadPack::new(repo, client))
+                let traces = self.shared.traces.as_ref();
+                let trace = traces
+                    .map(|traces| traces.begin(&request.headers, state.received, state.started));
+                Box::new(UploadPack::new(repo, client, trace))
             });
         }
 
@@ -163,7 +166,11 @@ impl ProxyHttp for Service {
         let Some(request) = &mut state.upload_pack else {
             return Ok(());
         };
-        request.forwarded = Some(Instant::now());
+        let now = Instant::now();
+        request.forwarded = Some(now);
+        if let Some(trace) = &mut request.trace {
+            hop::traced(upstream, trace, now)?;
+        }
         if let Some(backend) = self.shared.upstream.backend() {
             let cost = backend.costs().expect();
             upstream.insert_header(REQUEST_ID_HEADER, cost.id().to_string())?;

@@ -12,7 +12,11 @@ use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{admit::Permit, identity::Identified, late::Late, peek::Window};
-use crate::{config::Config, telemetry::metrics::Decision, upstream::cgi::Expected};
+use crate::{
+    config::Config,
+    telemetry::{metrics::Decision, traces::Trace},
+    upstream::cgi::Expected,
+};
 
 /// pingora's per-request context.
 pub struct RequestState {
@@ -66,6 +70,8 @@ pub struct UploadPack {
     pub answer: Option<Answer>,
     /// What the embedded backend will report.
     pub cost: Option<Expected>,
+    /// Its trace, where requests are traced.
+    pub trace: Option<Trace>,
 }
 
 /// How the request's body is dealt with.
@@ -92,7 +98,7 @@ pub struct Held {
 
 impl UploadPack {
     /// A request for `repo` by `client`, of which nothing more is known.
-    pub fn new(repo: Arc<str>, client: Identified) -> UploadPack {
+    pub fn new(repo: Arc<str>, client: Identified, trace: Option<Trace>) -> UploadPack {
         UploadPack {
             repo,
             client,
@@ -110,6 +116,7 @@ impl UploadPack {
             answered_whole: false,
             answer: None,
             cost: None,
+            trace,
         }
     }
 

@@ -22,8 +22,8 @@ use super::{line_writer::LineWriter, metrics::Decision, text};
 use crate::config::LogFormat;
 
 /// Longest path and user of real hosts, with a wide margin; longer ones are cut with an ellipsis.
-const LONGEST_REPO: usize = 1024;
-const LONGEST_NAME: usize = 256;
+pub(super) const LONGEST_REPO: usize = 1024;
+pub(super) const LONGEST_NAME: usize = 256;
 
 /// How a request ended, and whose doing that was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

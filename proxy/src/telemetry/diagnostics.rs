@@ -2,11 +2,14 @@
 //!
 //! `PACKGATE_LOG` chooses what is said, in the syntax of `tracing_subscriber::EnvFilter` (`debug`, `packgate=debug`,
 //! `warn,pingora_core=info`); without it, [`DEFAULT_FILTER`]. An unreadable value is reported and the default applies: a
-//! typing error in an environment variable must not keep a gate from starting.
+//! typing error in an environment variable must not keep a gate from starting. A running process takes another filter by
+//! [`LogLevel::set`], until it ends.
 //!
 //! pingora's levels need care. At `debug` it prints whole request heads, `Authorization` among them, and one `error` of
 //! its small HTTP server prints the raw bytes of a request that did not parse. Documentation that says "do not do that in
-//! production" was rejected: `permitted` is a ceiling that no setting lifts.
+//! production" was rejected: `permitted` is a ceiling that no setting lifts. OpenTelemetry's crates are below it altogether: they
+//! write a line for every message that a collector does not take, and at `debug` what it answered, which may be a token. Only
+//! that spans are lost because too many wait is left to them to say, as they say it once.
 //!
 //! Diagnostics are written as they happen, not through a buffer: they are few, and the last one before a crash is the one
 //! that matters.
@@ -23,6 +26,7 @@ use tracing_subscriber::{
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format},
     layer::SubscriberExt,
     registry::LookupSpan,
+    reload,
     util::SubscriberInitExt,
 };
 
@@ -34,20 +38,41 @@ pub const VARIABLE: &str = "PACKGATE_LOG";
 /// packgate from `info`; of pingora only what someone may have to act on (its `info` tells of starting threads).
 pub const DEFAULT_FILTER: &str = "info,pingora_core=warn,pingora_proxy=warn";
 
-/// Installs the subscriber for `tracing` and, through its bridge, for `log`, which pingora uses. Does nothing when the
+/// How much is said; can be changed while the process runs.
+#[derive(Clone, Debug)]
+pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
+
+impl LogLevel {
+    /// The filter in force, none if diagnostics are not ours.
+    pub fn get(&self) -> Option<String> {
+        self.0.with_current(ToString::to_string).ok()
+    }
+
+    /// Puts another filter in force. What no setting may show stays hidden.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that diagnostics are not ours, in words.
+    pub fn set(&self, wanted: &str) -> Result<(), String> {
+        let (filter, mistake) = filter(Some(wanted));
+        match mistake {
+            Some(mistake) => Err(mistake),
+            None => self.0.reload(filter).map_err(|e| e.to_string()),
+        }
+    }
+}
+
+/// Installs the subscriber for `tracing` and, through its bridge, for `log`, which pingora uses. Changes nothing when the
 /// process has one already.
-pub fn init(format: LogFormat) {
+pub fn init(format: LogFormat) -> LogLevel {
     let wanted = std::env::var(VARIABLE).ok();
     let (filter, mistake) = filter(wanted.as_deref());
-    if subscriber(format, filter, io::stderr().is_terminal(), io::stderr)
-        .try_init()
-        .is_err()
+    let (subscriber, level) = subscriber(format, filter, io::stderr().is_terminal(), io::stderr);
+    if subscriber.try_init().is_ok()
+        && let Some(mistake) = mistake
     {
-        return;
-    }
-    if let Some(mistake) = mistake {
         tracing::warn!("{VARIABLE} is not understood ({mistake}); using {DEFAULT_FILTER:?}");
     }
+    level
 }
 
 fn filter(wanted: Option<&str>) -> (EnvFilter, Option<String>) {
@@ -66,7 +91,7 @@ fn subscriber<W>(
     filter: EnvFilter,
     colour: bool,
     writer: W,
-) -> impl Subscriber + Send + Sync
+) -> (impl Subscriber + Send + Sync, LogLevel)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -82,7 +107,9 @@ where
         }
         LogFormat::Text => layer.with_ansi(colour).boxed(),
     };
-    Registry::default().with(layer.with_filter(filter.and(ceiling)))
+    let (filter, handle) = reload::Layer::new(filter);
+    let subscriber = Registry::default().with(layer.with_filter(filter.and(ceiling)));
+    (subscriber, LogLevel(handle))
 }
 
 /// JSON lines without the `log.*` fields that the bridge from `log` adds: the source file of a library, with the path it had
@@ -122,6 +149,9 @@ fn permitted(event: &Metadata<'_>) -> bool {
                 .strip_prefix(library)
                 .is_some_and(|rest| rest.starts_with("::"))
     };
+    if target.starts_with("opentelemetry") {
+        return event.name() == "BatchSpanProcessor.SpanDroppingStarted";
+    }
     if of("pingora_core::apps::http_app") {
         return false;
     }
@@ -152,7 +182,7 @@ mod tests {
         let captured = Captured::default();
         let writer = captured.clone();
         tracing::subscriber::with_default(
-            subscriber(format, filter(wanted).0, false, move || writer.clone()),
+            subscriber(format, filter(wanted).0, false, move || writer.clone()).0,
             events,
         );
         let bytes = captured.0.lock().unwrap().clone();
@@ -171,6 +201,8 @@ mod tests {
                 tracing::trace!(target: "pingora_core::apps", "secret");
                 tracing::error!(target: "pingora_core::apps::http_app", "fails to read from downstream: buf: secret");
                 tracing::debug!(target: "h2::frame::headers", "secret");
+                tracing::error!(target: "opentelemetry_sdk", "BatchSpanProcessor.ExportError");
+                tracing::debug!(target: "opentelemetry-otlp", "HttpClient.StatusError secret");
             });
             assert_eq!(said, "", "with {wanted}");
         }
@@ -228,6 +260,49 @@ mod tests {
             "{said}"
         );
         assert!(said.ends_with("}\n"), "{said}");
+    }
+
+    #[test]
+    fn another_filter_holds_at_once_and_under_the_same_ceiling() {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let (subscriber, level) =
+            subscriber(LogFormat::Text, filter(Some("error")).0, false, move || {
+                writer.clone()
+            });
+        let said = || String::from_utf8(std::mem::take(&mut *captured.0.lock().unwrap())).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            let speak = || {
+                tracing::debug!(target: "packgate::request", "quiet");
+                tracing::debug!(target: "pingora_proxy::proxy_h1", "secret");
+            };
+            speak();
+            assert_eq!(
+                (said(), level.get()),
+                (String::new(), Some("error".to_owned()))
+            );
+            level.set("trace").unwrap();
+            speak();
+            let heard = said();
+            assert!(
+                heard.contains("quiet") && !heard.contains("secret"),
+                "{heard}"
+            );
+            assert_eq!(level.get(), Some("trace".to_owned()));
+            assert!(level.set("packgate=loud").is_err());
+            assert_eq!(
+                level.get(),
+                Some("trace".to_owned()),
+                "the mistake changed nothing"
+            );
+            level.set("error").unwrap();
+            speak();
+            assert_eq!(said(), "");
+        });
+        assert!(
+            level.set("debug").is_err() && level.get().is_none(),
+            "nobody listens"
+        );
     }
 
     #[test]

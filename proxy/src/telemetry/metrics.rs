@@ -1,14 +1,15 @@
 //! Every metric of packgate is declared here, and nowhere else.
 //!
-//! Instruments are OpenTelemetry's and are exposed through its Prometheus exporter. Declaring them with the `prometheus`
-//! crate directly was rejected: pushing the same numbers over OTLP would then mean declaring them twice.
+//! Instruments are OpenTelemetry's. They are exposed through its Prometheus exporter, and where there is a collector read a
+//! second time for it (`otlp.rs`): the same names, units, attributes and buckets. Declaring them with the `prometheus` crate
+//! directly was rejected: pushing the same numbers would then mean declaring them twice.
 //!
 //! Attributes come from closed sets (enums of this workspace) or from the configuration (names of limits). No attribute
 //! ever holds a path, a repository, a user or an address, so the number of series is known before the first request,
 //! whoever sends what. The typed methods of [`Metrics`] are the only way to record: a caller cannot add an attribute.
 //!
-//! Gauges are read when somebody scrapes, from the closure given to [`Metrics::new`]: once per scrape, for all of them,
-//! so that `in_use` and `limit` of one scrape belong together. Counting seats up and down in here as they are taken was
+//! Gauges are read when somebody scrapes or a collector's turn has come, from the closure given to [`Metrics::new`]: once,
+//! for all of them, so that `in_use` and `limit` of one reading belong together. Counting seats up and down in here as they are taken was
 //! rejected: two counts of one thing drift apart.
 //!
 //! Choices that the names alone do not tell:
@@ -16,11 +17,13 @@
 //! - Requests other than `upload-pack` have no `shape` label (to Prometheus that is the same as an empty one).
 //! - A refusal that no limit is to blame for (`why="draining"`) has `limit="none"`.
 //! - Counters whose label sets are known whole begin at 0, so that `increase()` sees the first event. Those of limits
-//!   follow the configured limits as scrapes see them; a limit that a reload removed loses its gauges and keeps its
+//!   follow the configured limits as readings see them; a limit that a reload removed loses its gauges and keeps its
 //!   counters.
 
+mod second;
+
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -28,10 +31,15 @@ use opentelemetry::{
     KeyValue,
     metrics::{Counter, Histogram, Meter, MeterProvider, ObservableGauge},
 };
-use opentelemetry_sdk::metrics::SdkMeterProvider;
+use opentelemetry_sdk::{
+    Resource,
+    metrics::{SdkMeterProvider, data::ResourceMetrics, reader::MetricReader},
+};
 use packgate_classifier::{Endpoint, Shape, Why};
 use packgate_policy::{LimitView, RefusalWhy};
 use prometheus::{Encoder, Registry, TEXT_FORMAT, TextEncoder};
+
+use second::Second;
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = TEXT_FORMAT;
@@ -166,9 +174,11 @@ pub struct Metrics {
     storms: Counter<u64>,
 
     registry: Registry,
+    /// For a collector.
+    second: Option<Second>,
     read_gauges: Box<dyn Fn() -> GaugeReading + Send + Sync>,
     reading: Arc<Mutex<GaugeReading>>,
-    scrape: Mutex<()>,
+    one_at_a_time: Mutex<()>,
     /// Instruments stop when their provider is dropped.
     _provider: SdkMeterProvider,
     _gauges: [ObservableGauge<u64>; 6],
@@ -181,7 +191,7 @@ impl std::fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Declares every instrument. `gauges` is called once per scrape, on the scraping task: it may take a short lock.
+    /// Declares every instrument. `gauges` is called once per reading, on the reading task: it may take a short lock.
     ///
     /// # Errors
     ///
@@ -189,13 +199,38 @@ impl Metrics {
     pub fn new(
         gauges: impl Fn() -> GaugeReading + Send + Sync + 'static,
     ) -> Result<Self, opentelemetry_sdk::error::OTelSdkError> {
+        Metrics::declare(gauges, None)
+    }
+
+    /// The same, and they can be [read](Metrics::read) for a collector, to whom `resource` names this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Metrics::new`].
+    pub fn collected(
+        gauges: impl Fn() -> GaugeReading + Send + Sync + 'static,
+        resource: Resource,
+    ) -> Result<Self, opentelemetry_sdk::error::OTelSdkError> {
+        Metrics::declare(gauges, Some(resource))
+    }
+
+    fn declare(
+        gauges: impl Fn() -> GaugeReading + Send + Sync + 'static,
+        resource: Option<Resource>,
+    ) -> Result<Self, opentelemetry_sdk::error::OTelSdkError> {
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
             .without_target_info()
             .scope_info_enabled(false)
             .build()?;
-        let provider = SdkMeterProvider::builder().with_reader(exporter).build();
+        let mut provider = SdkMeterProvider::builder().with_reader(exporter);
+        let mut second = None;
+        if let Some(resource) = resource {
+            let reader = second.insert(Second::default()).clone();
+            provider = provider.with_reader(reader).with_resource(resource);
+        }
+        let provider = provider.build();
         let meter = provider.meter("packgate");
 
         let counter = |name, description| {
@@ -260,9 +295,10 @@ impl Metrics {
             storms: counter("packgate.storms", "Clone storms that have begun"),
             _gauges: gauges_of(&meter, &reading),
             registry,
+            second,
             read_gauges: Box::new(gauges),
             reading,
-            scrape: Mutex::new(()),
+            one_at_a_time: Mutex::new(()),
             _provider: provider,
         };
         metrics.begin_at_zero();
@@ -357,7 +393,32 @@ impl Metrics {
 
     /// All series as Prometheus text ([`CONTENT_TYPE`]).
     pub fn render(&self) -> Vec<u8> {
-        let _one_at_a_time = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.look();
+        let mut text = Vec::with_capacity(16 << 10);
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(%error, "metrics cannot be rendered");
+        }
+        text
+    }
+
+    /// All series for a collector; nothing without a resource.
+    pub fn read(&self) -> ResourceMetrics {
+        let _one_at_a_time = self.look();
+        let mut all = ResourceMetrics::default();
+        if let Some(second) = &self.second
+            && let Err(error) = second.collect(&mut all)
+        {
+            tracing::error!(%error, "metrics cannot be read");
+        }
+        all
+    }
+
+    /// Looks at the gauges, for whoever reads until the guard is dropped.
+    fn look(&self) -> MutexGuard<'_, ()> {
+        let one_at_a_time = self
+            .one_at_a_time
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let reading = (self.read_gauges)();
         for limit in &reading.limits {
             for why in [RefusalWhy::Full, RefusalWhy::QueueFull, RefusalWhy::Timeout] {
@@ -365,12 +426,7 @@ impl Metrics {
             }
         }
         *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
-
-        let mut text = Vec::with_capacity(16 << 10);
-        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
-            tracing::error!(%error, "metrics cannot be rendered");
-        }
-        text
+        one_at_a_time
     }
 
     fn begin_at_zero(&self) {

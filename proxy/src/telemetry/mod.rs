@@ -1,10 +1,11 @@
-//! What packgate says about itself: metrics, one access line per `git-upload-pack` POST, and diagnostics.
+//! What packgate says about itself: metrics, traces, one access line per `git-upload-pack` POST, and diagnostics.
 //!
-//! Three streams that are never mixed, because three different readers want them:
+//! Four streams that are never mixed, because different readers want them:
 //!
 //! | stream | where | for |
 //! |---|---|---|
-//! | metrics | `/metrics` on the admin and health listeners | alerting and dashboards |
+//! | metrics | `/metrics` on the admin and health listeners; a collector | alerting and dashboards |
+//! | traces | a collector | why this one request took so long |
 //! | access lines | stdout | capacity planning, simulation, `jq` |
 //! | diagnostics | stderr | the person who runs it |
 //!
@@ -17,12 +18,15 @@ pub mod access_log;
 pub mod diagnostics;
 pub mod line_writer;
 pub mod metrics;
+pub mod otlp;
 pub mod text;
+pub mod traces;
 
 use std::io;
 
 use crate::config::LogFormat;
 use access_log::AccessLog;
+use diagnostics::LogLevel;
 use line_writer::{Flusher, LineWriter};
 
 /// Access lines waiting for a slow reader of stdout, in bytes: about 8,000 of them, a minute of a busy server, and small
@@ -34,6 +38,7 @@ const ACCESS_LOG_BUFFER: usize = 4 << 20;
 #[must_use = "dropping it ends the access log"]
 pub struct Guard {
     access_log: AccessLog,
+    level: LogLevel,
     _flusher: Flusher,
 }
 
@@ -41,6 +46,11 @@ impl Guard {
     /// The handle that requests write their access lines to.
     pub fn access_log(&self) -> AccessLog {
         self.access_log.clone()
+    }
+
+    /// How much diagnostics say.
+    pub fn level(&self) -> LogLevel {
+        self.level.clone()
     }
 }
 
@@ -53,10 +63,11 @@ impl Guard {
 ///
 /// When the thread that writes access lines cannot be started.
 pub fn init(format: LogFormat) -> io::Result<Guard> {
-    diagnostics::init(format);
+    let level = diagnostics::init(format);
     let (lines, flusher) = LineWriter::spawn("access-log", io::stdout(), ACCESS_LOG_BUFFER)?;
     Ok(Guard {
         access_log: AccessLog::new(lines, format),
+        level,
         _flusher: flusher,
     })
 }

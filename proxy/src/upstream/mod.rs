@@ -1,6 +1,7 @@
 //! Where requests go: an address, a Unix socket, or the embedded backend behind a Unix socket of its own.
 
 pub mod cgi;
+pub mod collector;
 mod resolve;
 mod tls;
 pub mod upgrade;
