@@ -221,7 +221,7 @@ impl Manifests {
             let done = self.validate(version);
             let said = done.stdout + &done.stderr;
             assert_eq!(done.code, Some(0), "{said}");
-            let custom = self.of_kind("PodMonitor").len();
+            let custom = self.of_kind("PodMonitor").len() + self.of_kind("PrometheusRule").len();
             assert_eq!(
                 said.matches(" passed for resource ").count(),
                 self.documents.len() - custom,

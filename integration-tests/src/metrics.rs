@@ -63,11 +63,11 @@ impl Metrics {
 
     /// The identity of every series: name and labels, without the value.
     pub fn series(&self) -> BTreeSet<String> {
-        self.values().into_keys().collect()
+        self.all().into_keys().collect()
     }
 
     /// Every series with its value.
-    pub fn values(&self) -> BTreeMap<String, f64> {
+    pub fn all(&self) -> BTreeMap<String, f64> {
         self.samples
             .iter()
             .map(|s| (format!("{}{:?}", s.name, s.labels), s.value))

@@ -167,6 +167,33 @@ fn mount<'m>(manifests: &'m Manifests, container: &str, name: &str) -> &'m Value
     found.unwrap_or_else(|| panic!("{container} does not mount {name}"))
 }
 
+/// What Prometheus and Grafana get is what is tested elsewhere (`prometheus`).
+#[test]
+fn alerts_and_dashboard_are_those_of_the_repository() {
+    let seen = render(
+        "sidecar",
+        &[
+            "prometheusRule={\"enabled\":true,\"labels\":{\"release\":\"prometheus\"}}",
+            "dashboard.enabled=true",
+        ],
+    );
+    seen.assert_valid();
+    let file = |name: &str| fs::read_to_string(chart().join(name)).unwrap();
+    let [rule] = seen.of_kind("PrometheusRule")[..] else {
+        panic!("one rule")
+    };
+    assert_eq!(rule["spec"], yaml(&file("rules/packgate.yaml")));
+    assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
+    let maps = seen.of_kind("ConfigMap");
+    let dashboard = maps
+        .iter()
+        .find(|map| map["metadata"]["labels"]["grafana_dashboard"] == "1")
+        .expect("a dashboard");
+    let text = dashboard["data"]["packgate.json"].as_str().unwrap();
+    assert_eq!(text.trim_end(), file("dashboards/packgate.json").trim_end());
+    assert!(render("sidecar", &[]).of_kind("PrometheusRule").is_empty());
+}
+
 /// What can be turned off or on leaves or brings exactly its own manifest.
 #[test]
 fn parts_can_be_left_out_and_added() {

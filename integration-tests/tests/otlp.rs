@@ -70,13 +70,15 @@ fn the_collector_gets_what_prometheus_gets() {
             .map(|point| (format!("{}{:?}", point.name, point.attributes), point.value))
             .collect();
         assert_eq!(sent.len() > 100, over, "{sent:?}");
-        assert_eq!(sent, packgate.metrics().values());
+        assert_eq!(sent, packgate.metrics().all());
     }
     let (_, metrics) = collector.metrics().unwrap();
     let units: BTreeMap<_, _> = metrics.iter().map(|m| (&*m.name, &*m.unit)).collect();
     assert_eq!(
         units,
         BTreeMap::from([
+            ("packgate.draining", ""),
+            ("packgate.queue.limit", ""),
             ("packgate.queue.wait", "s"),
             ("packgate.queue.waiting", ""),
             ("packgate.refusals", ""),
@@ -86,6 +88,7 @@ fn the_collector_gets_what_prometheus_gets() {
             ("packgate.seats.busiest", ""),
             ("packgate.seats.in_use", ""),
             ("packgate.seats.limit", ""),
+            ("packgate.storms", ""),
             ("packgate.unclassified", ""),
             ("packgate.upstream.duration", "s"),
             ("packgate.upstream.failures", ""),
