@@ -263,6 +263,7 @@ async fn serve(
     if let Some(backend) = shared.upstream.backend() {
         let mut service = backend.service();
         tokio::spawn(async move { service.start_service(None, open, 1).await });
+        backend.accepts().await.map_err(|e| e.to_string())?;
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
     tokio::spawn(sampler(shared.clone()));

@@ -44,6 +44,7 @@ use pingora_core::{
 };
 use pingora_http::ResponseHeader;
 use tempfile::TempDir;
+use tokio::{net::UnixStream, time::timeout};
 
 pub use costs::{Cost, Costs, Expected};
 use exchange::Ending;
@@ -62,6 +63,9 @@ pub const CLIENT_ADDRESS_HEADER: &str = "x-packgate-client";
 const DRAIN_BYTES: usize = 1024 * 1024;
 /// And for how long.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
+
+/// How long the service may take to start. It is a matter of milliseconds.
+const START_TIME: Duration = Duration::from_secs(10);
 
 /// `sun_path` holds 108 bytes, the last of them NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
@@ -133,6 +137,22 @@ impl CgiBackend {
             Some(fs::Permissions::from_mode(0o600)),
         );
         service
+    }
+
+    /// Resolves when the service accepts connections. Clients may be there first: systemd's socket is open before packgate runs,
+    /// and a successor is handed one that others connect to.
+    ///
+    /// # Errors
+    /// It does not, for reasons that are in the log.
+    pub async fn accepts(&self) -> Result<(), CgiError> {
+        let connected = async {
+            while UnixStream::connect(&self.socket.path).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(START_TIME, connected)
+            .await
+            .map_err(|_| CgiError("the embedded git server does not start".to_owned()))
     }
 
     /// Where to learn what a request cost.
