@@ -2,7 +2,7 @@
 //!
 //! A request is entered when it has ended, with all it cost, and stays for an hour, to five minutes exactly: the hour is
 //! twelve tables, of which the oldest is dropped. One table from which each entry is taken out again would have to keep
-//! every entry. What runs is not entered but added when somebody looks ([`Ledger::heaviest`]): in the middle of a storm
+//! every entry. What runs is not entered but added when somebody looks ([`Ledger::sum`]): in the middle of a storm
 //! that is what matters.
 
 use std::{collections::VecDeque, ops::AddAssign, sync::Arc, time::Duration};
