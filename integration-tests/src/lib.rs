@@ -24,6 +24,7 @@ pub mod gates;
 pub mod git;
 pub mod h2;
 pub mod haproxy;
+pub mod held;
 pub mod helm;
 pub mod http;
 pub mod image;

@@ -3,26 +3,9 @@
 use std::collections::BTreeSet;
 
 use packgate_integration_tests::{
-    Connection, Latch, Metrics, Origin, Packgate, Reply, Request, http::Framing, pkt, until,
+    Connection, Metrics, Origin, Packgate, Reply, Request, held, http::Framing, pkt, until,
 };
 use serde_json::Value;
-
-fn held_gate(extra: &str) -> (Origin, Latch, Packgate) {
-    let (origin, latch) = Origin::holding();
-    let packgate = Packgate::start(&format!(
-        "upstream: {}\nlimits:\n  - {{name: all, per: global, seats: 5}}\n  - {{name: each, per: repo, seats: 1}}\n\
-         queue: {{timeout: 60s, max_waiting_per_flow: 1}}\nidentity: {{user: [basic]}}\n{extra}",
-        origin.upstream()
-    ));
-    (origin, latch, packgate)
-}
-
-fn clone(repo: &str) -> Request {
-    Request::upload_pack(repo, pkt::clone_v2())
-        .header("User-Agent", "git/2.47.3")
-        .header("Authorization", "Basic YW5uYTpzZWNyZXQ=")
-        .header("X-Hold", "1")
-}
 
 fn keys(value: &Value) -> Vec<&str> {
     let object = value
@@ -38,15 +21,15 @@ fn sorted(mut names: Vec<&str>) -> Vec<&str> {
 
 #[test]
 fn status_has_exactly_the_keys_of_the_contract() {
-    let (origin, _latch, packgate) = held_gate("");
+    let (origin, _latch, packgate) = held::gate("");
     let mut running = packgate.connect();
-    running.send(&clone("team/demo.git"));
+    running.send(&held::clone("team/demo.git"));
     assert_eq!(running.read_response_head().unwrap().0, 200);
     origin.wait_for(1);
     let mut waiting = packgate.connect();
-    waiting.send(&clone("team/demo.git"));
+    waiting.send(&held::clone("team/demo.git"));
     packgate.until_counts(1, 1);
-    assert_eq!(packgate.ask(&clone("team/demo.git")).status, 429);
+    assert_eq!(packgate.ask(&held::clone("team/demo.git")).status, 429);
 
     let response = packgate.admin("/status.json");
     assert_eq!(
@@ -128,15 +111,15 @@ fn status_has_exactly_the_keys_of_the_contract() {
 
 #[test]
 fn an_access_log_line_has_exactly_the_keys_of_the_contract_in_order() {
-    let (origin, latch, packgate) = held_gate("");
+    let (origin, latch, packgate) = held::gate("");
     let mut running = packgate.connect();
-    running.send(&clone("team/demo.git"));
+    running.send(&held::clone("team/demo.git"));
     origin.wait_for(1);
     let refused = packgate.connect();
     let mut refused_too = refused;
-    refused_too.send(&clone("team/demo.git"));
+    refused_too.send(&held::clone("team/demo.git"));
     packgate.until_counts(1, 1);
-    assert_eq!(packgate.ask(&clone("team/demo.git")).status, 429);
+    assert_eq!(packgate.ask(&held::clone("team/demo.git")).status, 429);
     assert_eq!(
         packgate
             .ask(&Request::upload_pack("x", pkt::noise(100, 1)))
@@ -235,14 +218,17 @@ fn an_access_log_line_has_exactly_the_keys_of_the_contract_in_order() {
 
 #[test]
 fn metrics_have_the_names_and_labels_of_the_contract() {
-    let (origin, latch, packgate) = held_gate("");
+    let (origin, latch, packgate) = held::gate("");
     let mut running = packgate.connect();
-    running.send(&clone("secret-name/demo.git"));
+    running.send(&held::clone("secret-name/demo.git"));
     origin.wait_for(1);
     let mut waiter = packgate.connect();
-    waiter.send(&clone("secret-name/demo.git"));
+    waiter.send(&held::clone("secret-name/demo.git"));
     packgate.until_counts(1, 1);
-    assert_eq!(packgate.ask(&clone("secret-name/demo.git")).status, 429);
+    assert_eq!(
+        packgate.ask(&held::clone("secret-name/demo.git")).status,
+        429
+    );
     packgate.ask(&Request::upload_pack("x", pkt::noise(100, 1)));
     packgate.ask(&Request::get("/x/info/refs?service=git-upload-pack"));
     packgate.ask(&Request::new("POST", "/x/git-receive-pack").body(Framing::Length, "0000"));
@@ -399,7 +385,7 @@ fn an_upstream_that_breaks_off_frees_the_seat() {
 
 #[test]
 fn probes_are_on_both_listeners_and_the_health_listener_has_nothing_else() {
-    let (_origin, _latch, packgate) = held_gate("health: 127.0.0.1:0\n");
+    let (_origin, _latch, packgate) = held::gate("health: 127.0.0.1:0\n");
     let get = |addr, path: &str| {
         Connection::open(addr)
             .exchange(&Request::admin(path))

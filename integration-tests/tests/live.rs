@@ -6,27 +6,13 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Connection, Latch, Origin, Packgate, Request, pkt, until, wait::PATIENCE,
+    Connection, Latch, Origin, Packgate, Request, held, pkt, until, wait::PATIENCE,
 };
 use serde_json::Value;
 
-/// One clone of `team/demo.git` at a time, one that waits; three within a second are a storm.
+/// Three clones within a second are a storm.
 fn gate() -> (Origin, Latch, Packgate) {
-    let (origin, latch) = Origin::holding();
-    let packgate = Packgate::start(&format!(
-        "upstream: {}\nlimits:\n  - {{name: all, per: global, seats: 5}}\n  - {{name: each, per: repo, seats: 1}}\n\
-         queue: {{timeout: 60s, max_waiting_per_flow: 1}}\nidentity: {{user: [basic]}}\n\
-         storm: {{clones: 3, within: 2s}}\n",
-        origin.upstream()
-    ));
-    (origin, latch, packgate)
-}
-
-fn clone(repo: &str) -> Request {
-    Request::upload_pack(repo, pkt::clone_v2())
-        .header("User-Agent", "git/2.47.3")
-        .header("Authorization", "Basic YW5uYTpzZWNyZXQ=")
-        .header("X-Hold", "1")
+    held::gate("storm: {clones: 3, within: 2s}\n")
 }
 
 fn live(packgate: &Packgate) -> Value {
@@ -38,13 +24,13 @@ fn live(packgate: &Packgate) -> Value {
 /// A clone that runs, one that waits for it, and one that was refused.
 fn one_of_each(origin: &Origin, packgate: &Packgate) -> [Connection; 2] {
     let mut running = packgate.connect();
-    running.send(&clone("team/demo.git"));
+    running.send(&held::clone("team/demo.git"));
     assert_eq!(running.read_response_head().unwrap().0, 200);
     origin.wait_for(1);
     let mut waiting = packgate.connect();
-    waiting.send(&clone("team/demo.git"));
+    waiting.send(&held::clone("team/demo.git"));
     packgate.until_counts(1, 1);
-    assert_eq!(packgate.ask(&clone("team/demo.git")).status, 429);
+    assert_eq!(packgate.ask(&held::clone("team/demo.git")).status, 429);
     [running, waiting]
 }
 

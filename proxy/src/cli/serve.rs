@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use super::{ServeArgs, exit};
 use crate::{
-    app::{self, Start},
     config::{Config, Overrides, Source},
-    lifecycle::reload::Reloader,
+    lifecycle::{
+        reload::Reloader,
+        run::{self, Start},
+    },
     telemetry,
 };
 
@@ -47,7 +49,7 @@ pub fn run_document(document: &str) -> ExitCode {
 /// Serves with a configuration that `reloader` has loaded.
 fn run_config(config: Config, reloader: Reloader, start: Start) -> ExitCode {
     match telemetry::init(config.telemetry.log) {
-        Ok(telemetry) => app::run(config, reloader, start, &telemetry),
+        Ok(telemetry) => run::run(config, reloader, start, &telemetry),
         Err(error) => {
             eprintln!("packgate: the access log could not be started: {error}");
             ExitCode::from(exit::UNAVAILABLE)

@@ -4,4 +4,5 @@
 pub mod drain;
 pub mod manager;
 pub mod reload;
+pub mod run;
 pub mod sockets;
