@@ -1,11 +1,11 @@
 # packgate in a container. The default image holds the program and nothing to start a shell with:
 #
-#   docker build --tag packgate .
-#   docker run --volume ./packgate.yaml:/etc/packgate/packgate.yaml:ro --publish 8080:8080 packgate
+#   docker build --tag packgate:0.1.0 .
+#   docker run --volume ./packgate.yaml:/etc/packgate/packgate.yaml:ro --publish 8080:8080 packgate:0.1.0
 #
 # With git and a shell, where packgate is to run git itself (`upstream: {cgi: ...}`):
 #
-#   docker build --target full --tag packgate:full .
+#   docker build --target full --tag packgate:0.1.0-full .
 #
 # What the build stage does is done by a test without an engine (integration-tests/tests/image.rs), so its steps stay below
 # its WORKDIR.

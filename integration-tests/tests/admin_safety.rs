@@ -1,6 +1,11 @@
 //! Who may read what the admin listener shows, and what a browser may do with it.
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+};
 
 use packgate_integration_tests::{
     Connection, Latch, Origin, Packgate, Request, Response, pkt, until,
@@ -12,10 +17,11 @@ const LIMITS: &str = "limits: [{name: all, per: global, seats: 1}, {name: users,
      queue: {timeout: 10m}\nidentity: {user: [{header: x-user}], trusted_proxies: [127.0.0.1]}\nstorm: {clones: 2}\n";
 
 /// What says who clones what, and everything else there is for operators.
-const GUARDED: [&str; 6] = [
+const GUARDED: [&str; 7] = [
     "/status.json",
     "/live.json",
     "/events",
+    "/log-level",
     "/metrics",
     "/livez",
     "/readyz",
@@ -130,9 +136,20 @@ fn a_changed_token_applies_at_once_and_a_bad_one_never() {
     });
     assert_eq!((status(TOKEN), status("short")), (200, 401));
 
+    let mut events = TcpStream::connect(admin).unwrap();
+    let request = bearer("/events", TOKEN).bytes();
+    events.write_all(&request).unwrap();
+    let mut first = [0; 12];
+    events.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+
     file.write(OTHER);
     until("the other token", || (status(OTHER) == 200).then_some(()));
     assert_eq!(status(TOKEN), 401);
+    let mut rest = Vec::new();
+    events
+        .read_to_end(&mut rest)
+        .expect("what was open ends with its token");
 
     // Nor is it told by what the process says of itself, however much.
     for secret in [TOKEN, OTHER] {

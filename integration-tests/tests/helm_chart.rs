@@ -452,9 +452,9 @@ fn the_notes_say_what_the_limits_mean_for_all_pods() {
     for line in [
         "http://git-packgate.git.svc:80",
         "With 7 replicas:",
-        "all-clones (per global): 8 in a pod, up to 56 in all",
-        "each-user (per user): 4 in a pod, up to 28 in all",
-        "helm get manifest git --namespace git | packgate check --replicas 7 -",
+        "all-clones: 8 in a pod, up to 56 in all pods\n",
+        "each-user: 4 in a pod, up to 28 in all pods, for each user\n",
+        "helm get manifest git --namespace git | packgate check --replicas 7\n",
         "helm test git --namespace git",
         "kubectl --namespace git port-forward deployment/git-packgate 9901",
         "5515 seconds",

@@ -103,6 +103,11 @@ fn wrong_values_are_refused_with_their_place() {
             "config.health: is set by the chart: use `bind` and `ports.health`",
         ),
         (
+            "config.admin_token_file=\"/x\"",
+            "config.admin_token_file: is not needed",
+        ),
+        ("bind=\"::\"", "at '/bind'"),
+        (
             "config.control=\"unix:/x\"",
             "config.control: is set by the chart",
         ),

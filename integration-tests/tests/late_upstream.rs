@@ -94,6 +94,16 @@ fn what_the_server_answers_before_the_end_is_the_answer_and_never_becomes_two() 
     assert!(body.is_err(), "an unfinished response: {body:?}");
     let log = packgate.until_logged(1);
     assert_eq!(log[0]["decision"], "refused", "{log:?}");
+
+    // It has said all it has to say: whatever comes behind that asks for nothing.
+    let (packgate, _running) = gate("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n0000");
+    let mut connection = packgate.connect();
+    connection.write(most).unwrap();
+    assert_eq!(connection.read_response().unwrap().text(), "0000");
+    connection.write(end).unwrap();
+    let log = packgate.until_logged(1);
+    assert_eq!(log[0]["decision"], "exempt", "{log:?}");
+    assert_eq!(packgate.running(), 1);
 }
 
 /// The number of its connection, and the body.

@@ -11,6 +11,9 @@
     {{- fail (printf "config.%s: is set by the chart: %s" $key $remedy) -}}
   {{- end -}}
 {{- end -}}
+{{- if hasKey .Values.config "admin_token_file" -}}
+  {{- fail "config.admin_token_file: is not needed: `admin` listens on 127.0.0.1, and no file is mounted for a token" -}}
+{{- end -}}
 {{- if hasKey (.Values.config.identity | default dict) "hash_key_file" -}}
   {{- fail "config.identity.hash_key_file: is set by the chart: use `hashKey.secretName`" -}}
 {{- end -}}

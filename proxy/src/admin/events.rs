@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use pingora_core::{Error, ErrorType, protocols::http::ServerSession, server::ShutdownWatch};
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use tokio::{
     sync::{Notify, Semaphore, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -68,12 +68,14 @@ impl Feed {
             && (response.headers().get(header::CONTENT_TYPE)).is_some_and(is_stream)
     }
 
-    /// Sends documents until the listener leaves, stalls, or the process ends.
+    /// Sends documents until the listener leaves, stalls, may listen no longer (`allowed`: its token is another one by now), or
+    /// the process ends.
     pub(super) async fn send(
         &self,
         session: &mut ServerSession,
         head: Response<Vec<u8>>,
         shutdown: ShutdownWatch,
+        allowed: impl Fn(&RequestHeader) -> bool + Sync,
     ) {
         session.set_keepalive(None);
         let Ok(_place) = self.places.try_acquire() else {
@@ -84,7 +86,7 @@ impl Feed {
             return;
         };
         if let Err(e) = self
-            .stream(session, head.into_parts().0.into(), shutdown)
+            .stream(session, head.into_parts().0.into(), shutdown, allowed)
             .await
         {
             tracing::debug!(error = %e, "a listener has left");
@@ -96,6 +98,7 @@ impl Feed {
         session: &mut ServerSession,
         head: ResponseHeader,
         mut shutdown: ShutdownWatch,
+        allowed: impl Fn(&RequestHeader) -> bool + Sync,
     ) -> pingora_core::Result<()> {
         let mut documents = self.newest.subscribe();
         documents.mark_changed();
@@ -112,6 +115,9 @@ impl Feed {
                 left = session.read_body_or_idle(true) => return left.map(drop),
                 _ = shutdown.wait_for(|down| *down) => break,
             };
+            if !allowed(session.req_header()) {
+                break;
+            }
             next = Instant::now() + EVERY;
             match timeout(PATIENCE, session.write_response_body(document, false)).await {
                 Ok(written) => written?,

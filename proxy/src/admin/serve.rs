@@ -13,6 +13,8 @@ use pingora_core::{
     server::ShutdownWatch,
 };
 
+use pingora_http::RequestHeader;
+
 use super::{Endpoints, events::Feed};
 
 /// How long a connection may idle between two requests, in seconds.
@@ -62,8 +64,9 @@ impl HttpServerApp for Server {
         session.set_keepalive((!going).then_some(KEEPALIVE));
         let response = self.endpoints.response(&mut session).await;
         if Feed::is_asked_for(&session, &response) {
+            let allowed = |head: &RequestHeader| self.endpoints.refusal(head).is_none();
             self.feed
-                .send(&mut session, response, shutdown.clone())
+                .send(&mut session, response, shutdown.clone(), allowed)
                 .await;
             return None;
         }

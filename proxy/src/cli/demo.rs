@@ -203,7 +203,9 @@ fn guide(demo: &Demo, colours: bool) -> String {
     );
     say("     git -C ../other pull");
     say("");
-    say(&format!("{bold}4. Watch.{plain}"));
+    say(&format!(
+        "{bold}4. Watch:{plain} {admin}/ in a browser, and"
+    ));
     say("");
     say(&format!("     curl {admin}/status.json"));
     say(&format!("     curl -s {admin}/metrics | grep ^packgate"));

@@ -30,19 +30,24 @@ pub(super) enum Value {
 /// What the YAML parser found wrong, with line and column. It stops at its first complaint: behind a syntax error
 /// nothing is known to mean anything. Nesting and alias expansion are bounded by serde_yaml.
 pub(super) fn read(text: &str) -> Result<Value, String> {
-    serde_yaml::from_str(text).map_err(not_yaml)
+    serde_yaml::from_str(without_mark(text)).map_err(not_yaml)
 }
 
 /// Parses the documents of a stream, up to the first complaint if there is one.
 pub(super) fn read_stream(text: &str) -> (Vec<Value>, Result<(), String>) {
     let mut documents = Vec::new();
-    for document in serde_yaml::Deserializer::from_str(text) {
+    for document in serde_yaml::Deserializer::from_str(without_mark(text)) {
         match Value::deserialize(document) {
             Ok(value) => documents.push(value),
             Err(error) => return (documents, Err(not_yaml(error))),
         }
     }
     (documents, Ok(()))
+}
+
+/// Without the byte order mark that editors and shells of Windows write, and serde_yaml takes for a document.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 fn not_yaml(error: serde_yaml::Error) -> String {
@@ -204,6 +209,12 @@ mod tests {
                 .unwrap_err()
                 .contains("more than one document")
         );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_document() {
+        assert_eq!(read("\u{feff}a: 1\nb: 2\n"), read("a: 1\nb: 2\n"));
+        assert_eq!(read_stream("\u{feff}a: 1\nb: 2\n").0.len(), 1);
     }
 
     #[test]

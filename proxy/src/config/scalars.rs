@@ -307,6 +307,7 @@ pub(super) fn otlp(text: &str) -> Result<String, String> {
         matches!(uri.scheme_str(), Some("http" | "https"))
             && uri.host().is_some_and(|h| !h.is_empty())
             && uri.query().is_none()
+            && !text.contains('#')
     };
     match text.parse::<Uri>() {
         Ok(uri) if known(&uri) => Ok(text.to_owned()),

@@ -105,8 +105,14 @@ impl Control {
             .map_err(gone)?;
         loop {
             let now = *phase.borrow_and_update();
-            if let Phase::Drained { cut } = now {
-                return caller.say(&Reply::Drained { cut }).await;
+            match now {
+                Phase::Drained { cut } => return caller.say(&Reply::Drained { cut }).await,
+                // What this process finishes is not what is asked about.
+                Phase::HandedOver => {
+                    let why = "a successor has taken over meanwhile: ask again";
+                    return caller.refuse(why.to_owned()).await;
+                }
+                Phase::Serving | Phase::Announced | Phase::Finishing => {}
             }
             let requests = self.shared.work.len();
             caller.say(&Reply::Draining { requests }).await?;
@@ -172,9 +178,17 @@ impl Control {
         self.sockets.hand_on_files(taken);
         order.send(Order::HandOver);
         let mut phase = self.phase.clone();
-        // It fails if the process has ended, and that is one way to let go.
-        let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
-        caller.say(&Reply::Released).await
+        let left = phase.wait_for(|phase| *phase != Phase::Serving).await;
+        let left = left.map(|phase| *phase);
+        match left {
+            // It was told to drain just before, and nobody reads the order any more.
+            Ok(Phase::Announced | Phase::Finishing) => {
+                self.sockets.own_files();
+                caller.refuse(DRAINING.to_owned()).await
+            }
+            // Where the process has ended, that is one way to let go.
+            Ok(_) | Err(_) => caller.say(&Reply::Released).await,
+        }
     }
 
     fn still_serves(&self) -> Result<(), String> {

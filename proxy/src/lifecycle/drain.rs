@@ -35,6 +35,8 @@ pub enum Phase {
     Announced,
     /// The listeners are closed, what has begun goes on.
     Finishing,
+    /// The same, and a successor serves.
+    HandedOver,
     /// Nothing goes on.
     Drained {
         /// Requests that `drain.timeout` has ended.
@@ -103,9 +105,9 @@ impl Doors {
     }
 
     /// pingora closes each connection behind what it asks for from now on.
-    fn close_listeners(&self) {
+    fn close_listeners(&self, phase: Phase) {
         self.clients.send_replace(true);
-        self.enter(Phase::Finishing);
+        self.enter(phase);
     }
 }
 
@@ -189,7 +191,7 @@ async fn drain(shared: &Shared, doors: &Doors) -> usize {
         shared.floor.occupancy().0,
         format_duration(timeout)
     ));
-    doors.close_listeners();
+    doors.close_listeners(Phase::Finishing);
     shared.work.close();
     within(timeout, shared, doors, shared.work.wait()).await
 }
@@ -203,7 +205,7 @@ async fn hand_over(shared: &Shared, doors: &Doors) -> usize {
     tracing::info!(timeout = ?limit, "handed over: finishing what has begun");
     shared.unready();
     doors.operators.send_replace(true);
-    doors.close_listeners();
+    doors.close_listeners(Phase::HandedOver);
     shared.work.close();
     let rest = async {
         shared.work.wait().await;

@@ -20,6 +20,7 @@ use tokio::{
 };
 
 use crate::{
+    admin::AdminState as _,
     app::Shared,
     config::{self, Address, Config, Listen, LoadError, Source, Upstream},
     telemetry::metrics::ReloadOutcome,
@@ -91,6 +92,7 @@ pub async fn watch(shared: Arc<Shared>, reloader: Reloader) {
         shared.manager.reloading();
         let outcome = reload(&shared, &source);
         shared.manager.ready(match outcome {
+            _ if shared.ready().is_err() => "draining; the configuration was read again",
             ReloadOutcome::Applied => "ready, with the configuration reloaded",
             ReloadOutcome::Rejected => {
                 "ready, with the configuration of before: the file has a mistake, see the log"

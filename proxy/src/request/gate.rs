@@ -100,7 +100,7 @@ pub async fn decide_late(
     config: &Config,
     verdict: Verdict,
 ) -> Result<()> {
-    if respond::answered(session).is_some_and(|status| status != 200) {
+    if request.answered_whole || respond::answered(session).is_some_and(|status| status != 200) {
         // The server has turned it down by itself: no pack will follow, and nobody reads another answer.
         request.verdict = Some(verdict);
         request.decision = Decision::Exempt;

@@ -78,7 +78,8 @@ pub fn init(format: LogFormat) -> LogLevel {
 fn filter(wanted: Option<&str>) -> (EnvFilter, Option<String>) {
     match wanted
         .filter(|text| !text.trim().is_empty())
-        .map(EnvFilter::try_new)
+        // No regular expressions: the automaton for a few bytes can take hours to build, and all memory.
+        .map(|text| EnvFilter::builder().with_regex(false).parse(text))
     {
         None => (EnvFilter::new(DEFAULT_FILTER), None),
         Some(Ok(filter)) => (filter, None),
