@@ -287,7 +287,9 @@ fn the_page_needs_nothing_from_elsewhere() {
 #[test]
 fn only_reading_is_possible() {
     let packgate = Packgate::start(&format!("upstream: http://127.0.0.1:1\n{LIMITS}"));
-    for path in GUARDED.into_iter().chain(PAGE) {
+    // `log_level` has the one thing that can be written to.
+    let read = GUARDED.into_iter().filter(|path| *path != "/log-level");
+    for path in read.chain(PAGE) {
         for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE"] {
             let request = Request::new(method, path).to_host("localhost");
             let (status, headers) = head(packgate.admin_addr(), &request);
