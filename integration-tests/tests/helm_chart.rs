@@ -490,6 +490,6 @@ fn the_notes_say_what_the_limits_mean_for_all_pods() {
     let done = helm(tls);
     assert!(
         done.stdout
-            .contains("packgate check --replicas 1 --listen 0.0.0.0:8080 -")
+            .contains("packgate check --replicas 1 --listen 0.0.0.0:8080\n")
     );
 }

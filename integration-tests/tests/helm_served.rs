@@ -350,7 +350,7 @@ fn the_commands_of_the_readme_work() {
         }
         if line.contains("install") {
             assert!(
-                said.contains("all-clones (per global): 8 in a pod, up to 56 in all"),
+                said.contains("all-clones: 8 in a pod, up to 56 in all pods"),
                 "{said}"
             );
         }
