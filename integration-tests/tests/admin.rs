@@ -22,14 +22,7 @@ fn sorted(mut names: Vec<&str>) -> Vec<&str> {
 #[test]
 fn status_has_exactly_the_keys_of_the_contract() {
     let (origin, _latch, packgate) = held::gate("");
-    let mut running = packgate.connect();
-    running.send(&held::clone("team/demo.git"));
-    assert_eq!(running.read_response_head().unwrap().0, 200);
-    origin.wait_for(1);
-    let mut waiting = packgate.connect();
-    waiting.send(&held::clone("team/demo.git"));
-    packgate.until_counts(1, 1);
-    assert_eq!(packgate.ask(&held::clone("team/demo.git")).status, 429);
+    let _running_and_waiting = held::one_of_each(&origin, &packgate);
 
     let response = packgate.admin("/status.json");
     assert_eq!(

@@ -6,7 +6,7 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Connection, Latch, Origin, Packgate, Request, held, pkt, until, wait::PATIENCE,
+    Latch, Origin, Packgate, Request, held, pkt, until, wait::PATIENCE,
 };
 use serde_json::Value;
 
@@ -21,23 +21,10 @@ fn live(packgate: &Packgate) -> Value {
     response.json()
 }
 
-/// A clone that runs, one that waits for it, and one that was refused.
-fn one_of_each(origin: &Origin, packgate: &Packgate) -> [Connection; 2] {
-    let mut running = packgate.connect();
-    running.send(&held::clone("team/demo.git"));
-    assert_eq!(running.read_response_head().unwrap().0, 200);
-    origin.wait_for(1);
-    let mut waiting = packgate.connect();
-    waiting.send(&held::clone("team/demo.git"));
-    packgate.until_counts(1, 1);
-    assert_eq!(packgate.ask(&held::clone("team/demo.git")).status, 429);
-    [running, waiting]
-}
-
 #[test]
 fn the_document_tells_who_runs_who_waits_for_what_and_what_it_cost() {
     let (origin, latch, packgate) = gate();
-    let [_running, mut waiting] = one_of_each(&origin, &packgate);
+    let [_running, mut waiting] = held::one_of_each(&origin, &packgate);
 
     let document = live(&packgate);
     assert_eq!(
@@ -140,7 +127,7 @@ fn events_bring_the_same_document_until_the_process_ends() {
         Some(serde_json::from_str(&data).unwrap())
     };
     assert_eq!(next().unwrap()["running_total"], 0);
-    let _held = one_of_each(&origin, &packgate);
+    let _held = held::one_of_each(&origin, &packgate);
     let document = std::iter::from_fn(&mut next)
         .find(|document| document["waiting_total"] == 1)
         .unwrap();
@@ -155,7 +142,7 @@ fn events_bring_the_same_document_until_the_process_ends() {
 #[test]
 fn a_storm_is_one_event_in_the_log_the_metrics_and_the_document() {
     let (origin, latch, packgate) = gate();
-    let held = one_of_each(&origin, &packgate);
+    let held = held::one_of_each(&origin, &packgate);
     let storms = || live(&packgate)["storms"].as_array().unwrap().clone();
     let storm = until("a storm", || storms().pop());
     assert_eq!(
