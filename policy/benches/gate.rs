@@ -6,16 +6,13 @@ use std::{hint::black_box, num::NonZeroU32, sync::Arc, time::Duration};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Limit, Match, Moment, Offer, Per, Settings, Ticket, User,
+    Demand, Ended, Event, Gate, Limit, Moment, Offer, Per, Settings, Ticket, User,
 };
 
 fn settings(limits: &[(&str, Per, u32)]) -> Settings {
-    let limits = limits.iter().map(|(name, per, seats)| Limit {
-        name: (*name).into(),
-        per: *per,
-        matches: Match::default(),
-        seats: NonZeroU32::new(*seats).unwrap(),
-    });
+    let limits = limits
+        .iter()
+        .map(|(name, per, seats)| Limit::new(name, *per, NonZeroU32::new(*seats).unwrap()));
     let mut settings = Settings {
         limits: limits.collect(),
         ..Settings::default()

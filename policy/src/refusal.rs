@@ -11,6 +11,10 @@ pub enum RefusalWhy {
     QueueFull,
     /// It waited as long as one may.
     Timeout,
+    /// No room, and none is expected before its time is up.
+    Forecast,
+    /// A budget is used up.
+    Quota,
     /// The gate is shutting down.
     Draining,
 }
@@ -22,6 +26,8 @@ impl RefusalWhy {
             RefusalWhy::Full => "full",
             RefusalWhy::QueueFull => "queue_full",
             RefusalWhy::Timeout => "timeout",
+            RefusalWhy::Forecast => "forecast",
+            RefusalWhy::Quota => "quota",
             RefusalWhy::Draining => "draining",
         }
     }
@@ -156,8 +162,18 @@ mod tests {
 
     #[test]
     fn reasons_are_spelled_as_in_the_metrics() {
-        use RefusalWhy::{Draining, Full, QueueFull, Timeout};
-        let spelled = [Full, QueueFull, Timeout, Draining].map(RefusalWhy::as_str);
-        assert_eq!(spelled, ["full", "queue_full", "timeout", "draining"]);
+        use RefusalWhy::{Draining, Forecast, Full, QueueFull, Quota, Timeout};
+        let all = [Full, QueueFull, Timeout, Forecast, Quota, Draining];
+        assert_eq!(
+            all.map(RefusalWhy::as_str),
+            [
+                "full",
+                "queue_full",
+                "timeout",
+                "forecast",
+                "quota",
+                "draining"
+            ]
+        );
     }
 }

@@ -70,8 +70,105 @@ pub struct Limit {
     pub per: Per,
     /// Whom it is about. Of the limits of one `per` only the first that fits applies.
     pub matches: Match,
-    /// How many seats each of its buckets has.
+    /// How many seats each of its buckets has; of a limit that adapts, at the start.
     pub seats: NonZeroU32,
+    /// Between what its seats are moved as the server's load tells; `None`: they stay.
+    pub adapts: Option<SeatRange>,
+    /// It refuses nobody; what it would do is told. (Of [`Mode::Shadow`] all limits are like this.)
+    pub shadow: bool,
+}
+
+impl Limit {
+    /// A limit that fits every demand, stays as it is, and holds.
+    pub fn new(name: &str, per: Per, seats: NonZeroU32) -> Limit {
+        Limit {
+            name: name.into(),
+            per,
+            matches: Match::default(),
+            seats,
+            adapts: None,
+            shadow: false,
+        }
+    }
+}
+
+/// The bounds between which the seats of a limit are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeatRange {
+    /// Never fewer.
+    pub min: NonZeroU32,
+    /// Never more.
+    pub max: NonZeroU32,
+}
+
+/// What a budget counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Resource {
+    /// CPU time of the request's processes, in seconds.
+    CpuSeconds,
+    /// Peak memory times duration, in GiB seconds.
+    MemorySeconds,
+    /// Bytes of the response's body.
+    Bytes,
+    /// Requests, one each.
+    Requests,
+}
+
+impl Resource {
+    /// As the configuration and `/status.json` spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Resource::CpuSeconds => "cpu_seconds",
+            Resource::MemorySeconds => "memory_seconds",
+            Resource::Bytes => "bytes",
+            Resource::Requests => "requests",
+        }
+    }
+}
+
+/// How demands are weighed by what those of their repository and shape were seen to cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weigh {
+    /// What is weighed.
+    pub per: Resource,
+    /// So much is one seat; positive, in the resource's unit.
+    pub unit: f64,
+    /// The most seats that a demand takes.
+    pub max: NonZeroU32,
+}
+
+/// A budget: a token bucket with debt.
+#[derive(Clone, Debug)]
+pub struct Quota {
+    /// Its name: unique among limits and budgets, chosen by the operator, shown to refused clients.
+    pub name: Arc<str>,
+    /// What it is counted per.
+    pub per: Per,
+    /// Whom it is about. Of the budgets of one `per` and one `resource` only the first that fits applies.
+    pub matches: Match,
+    /// Whether it is about shapes without seats, too.
+    pub all_shapes: bool,
+    /// What it counts.
+    pub resource: Resource,
+    /// How much comes in per second, in the resource's unit; positive. Of a budget that scales, at the start.
+    pub rate: f64,
+    /// Between what the rate is moved as the server's load tells; `None`: it stays.
+    pub scales: Option<RateRange>,
+    /// The most that can be saved up; positive.
+    pub burst: f64,
+    /// What a demand of each shape is taken to cost until its repository is known.
+    pub prices: Vec<(&'static str, f64)>,
+    /// It refuses nobody; what it would do is told.
+    pub shadow: bool,
+}
+
+/// The bounds between which the rate of a budget is moved, per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateRange {
+    /// Never less.
+    pub min: f64,
+    /// Never more.
+    pub max: f64,
 }
 
 /// The bounds of waiting.
@@ -104,6 +201,10 @@ pub struct Settings {
     pub mode: Mode,
     /// In order: the first of each `per` that fits applies. None at all gates nothing.
     pub limits: Vec<Limit>,
+    /// Budgets, in order.
+    pub quotas: Vec<Quota>,
+    /// Whether seats are weighed by cost, and how.
+    pub weigh: Option<Weigh>,
     /// The bounds of waiting.
     pub queue: Queue,
     /// The range of `Retry-After`.
@@ -120,6 +221,8 @@ impl Default for Settings {
         Settings {
             mode: Mode::Enforce,
             limits: Vec::new(),
+            quotas: Vec::new(),
+            weigh: None,
             queue: Queue {
                 timeout: Duration::ZERO,
                 max_waiting: 256,

@@ -127,20 +127,21 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(scenario: &'a Scenario) -> Run<'a> {
-        let limits = scenario.limits.iter().map(|limit| Limit {
-            name: limit.name.as_str().into(),
-            per: match limit.per.as_str() {
+        let limits = scenario.limits.iter().map(|limit| {
+            let per = match limit.per.as_str() {
                 "global" => Per::Global,
                 "repo" => Per::Repo,
                 "user" => Per::User,
                 other => panic!("per: {other}"),
-            },
-            matches: Match::new(&MatchSpec {
+            };
+            let spec = MatchSpec {
                 repo: limit.repo.clone(),
                 ..MatchSpec::default()
-            })
-            .unwrap(),
-            seats: limit.seats,
+            };
+            Limit {
+                matches: Match::new(&spec).unwrap(),
+                ..Limit::new(&limit.name, per, limit.seats)
+            }
         });
         let settings = Settings {
             limits: limits.collect(),

@@ -314,7 +314,7 @@ impl World {
                         );
                     }
                     RefusalWhy::Draining => assert!(self.draining),
-                    RefusalWhy::Timeout => panic!("a newcomer timed out"),
+                    other => panic!("a newcomer was refused as {other:?}"),
                 }
                 self.finished += 1;
             }
@@ -322,6 +322,7 @@ impl World {
                 assert_eq!(self.settings.mode, Mode::Off);
                 self.finished += 1;
             }
+            Offer::Metered(_) => panic!("no budget is configured"),
             Offer::ShadowRefused(ticket, _) | Offer::ShadowQueued(ticket) => {
                 assert_eq!(self.settings.mode, Mode::Shadow);
                 assert!(!could_run || self.draining);

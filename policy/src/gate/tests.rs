@@ -8,12 +8,7 @@ fn at(seconds: u64) -> Moment {
 }
 
 fn limit(name: &str, per: Per, seats: u32) -> Limit {
-    Limit {
-        name: name.into(),
-        per,
-        matches: Match::default(),
-        seats: NonZeroU32::new(seats).unwrap(),
-    }
+    Limit::new(name, per, NonZeroU32::new(seats).unwrap())
 }
 
 fn matching(limit: Limit, spec: MatchSpec) -> Limit {

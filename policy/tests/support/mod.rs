@@ -40,12 +40,7 @@ impl Random {
 }
 
 pub fn limit(name: &str, per: Per, seats: u32) -> Limit {
-    Limit {
-        name: name.into(),
-        per,
-        matches: Match::default(),
-        seats: NonZeroU32::new(seats).unwrap(),
-    }
+    Limit::new(name, per, NonZeroU32::new(seats).unwrap())
 }
 
 pub fn only_shape(shape: &str) -> Match {

@@ -83,12 +83,7 @@ fn put_flag(
     let Some(seats) = NonZeroU32::new(seats) else {
         return mistakes.add(flag, NO_SEATS);
     };
-    let limit = Limit {
-        name: name.into(),
-        per,
-        matches: Match::default(),
-        seats,
-    };
+    let limit = Limit::new(name, per, seats);
     let place = match limits.iter().position(|other| &*other.name == name) {
         Some(place) => {
             limits[place] = limit;
@@ -215,10 +210,8 @@ fn limit(
         mistakes,
     );
     let limit = Limit {
-        name: name?,
-        per: per?,
         matches: matches?,
-        seats: seats?,
+        ..Limit::new(&name?, per?, seats?)
     };
     (mistakes.0.len() == before).then_some(limit)
 }

@@ -33,6 +33,8 @@ pub(super) fn read(
     let settings = Settings {
         mode: mode?,
         limits: limits?,
+        quotas: Vec::new(),
+        weigh: None,
         queue: queue?,
         retry_after,
         exempt: exempt?,

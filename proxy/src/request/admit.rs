@@ -14,7 +14,7 @@ use std::{
 };
 
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Moment, Offer, Refusal, Settings, Snapshot, Ticket,
+    Demand, Ended, Event, Gate, Moment, Offer, Refusal, Settings, Snapshot, Spent, Ticket,
 };
 use tokio::{
     sync::{Notify, oneshot},
@@ -44,6 +44,8 @@ struct State {
 pub enum Admission {
     /// It needs no seat.
     Exempt,
+    /// It needs no seat, but budgets are charged for it.
+    Metered(Permit),
     /// It may run now.
     Running(Permit),
     /// It waits its turn.
@@ -60,6 +62,13 @@ pub struct Permit {
     ticket: Ticket,
     sent: Arc<AtomicU64>,
     ended: Ended,
+}
+
+/// What is owed for a ticket that ran. Dropping it tells the gate, with what is known by then.
+pub struct Bill {
+    floor: Arc<Floor>,
+    ticket: Ticket,
+    spent: Spent,
 }
 
 /// A place in the queue. Dropping it leaves the queue.
@@ -97,6 +106,7 @@ impl Floor {
         state.deliver();
         match offer {
             Offer::Exempt => Admission::Exempt,
+            Offer::Metered(ticket) => Admission::Metered(self.permit(&mut state, ticket)),
             Offer::Running(ticket) => Admission::Running(self.permit(&mut state, ticket)),
             Offer::ShadowQueued(ticket) => {
                 Admission::Shadowed(self.permit(&mut state, ticket), None)
@@ -240,6 +250,15 @@ impl State {
 }
 
 impl Permit {
+    /// What is to be paid for it. Costs are known later than seats come back, so this outlives the permit; one for each.
+    pub fn bill(&self) -> Bill {
+        Bill {
+            floor: self.floor.clone(),
+            ticket: self.ticket,
+            spent: Spent::default(),
+        }
+    }
+
     /// Says how the work ended; what the gate learns from it follows. Without a word it counts as failed.
     pub fn ended(&mut self, ended: Ended) {
         self.ended = ended;
@@ -248,6 +267,21 @@ impl Permit {
     /// Counts response bytes, for the status.
     pub fn sent(&self, bytes: u64) {
         self.sent.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Bill {
+    /// What it has cost.
+    pub fn pay(mut self, spent: Spent) {
+        self.spent = spent;
+    }
+}
+
+impl Drop for Bill {
+    fn drop(&mut self) {
+        let (ticket, spent) = (self.ticket, self.spent);
+        self.floor
+            .change(|gate, now| gate.charge(ticket, spent, now));
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use packgate_classifier::{Fault, Shape};
-use packgate_policy::Ended;
+use packgate_policy::{Ended, Spent};
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
@@ -24,6 +24,7 @@ use crate::{
         metrics::{Decision, FailureKind},
         traces::Trace,
     },
+    upstream::cgi,
     watch::{Cost, Debtor},
 };
 
@@ -195,16 +196,30 @@ impl Report {
         };
         let shared_then = shared.clone();
         shared.work.spawn(async move {
-            let cpu = cost.wait(COST_DELAY).await.map(|cost| cost.cpu);
+            let cost = cost.wait(COST_DELAY).await;
             drop(kept);
-            if let Some(cpu) = cpu {
-                shared_then.metrics.upstream_cpu(shape, cpu);
+            if let Some(cost) = cost {
+                shared_then.metrics.upstream_cpu(shape, cost.cpu);
             }
-            self.write(&shared_then, cpu);
+            self.write(&shared_then, cost);
         });
     }
 
-    fn write(mut self, shared: &Shared, cpu: Option<Duration>) {
+    fn spent(&self, cost: Option<cgi::Cost>) -> Spent {
+        const GIB: f64 = (1u64 << 30) as f64;
+        let worked = self.worked.unwrap_or_default().as_secs_f64();
+        Spent {
+            bytes: self.request.response_bytes,
+            cpu: cost.map(|cost| cost.cpu),
+            memory_seconds: cost.map(|cost| cost.peak_rss_bytes as f64 / GIB * worked),
+        }
+    }
+
+    fn write(mut self, shared: &Shared, cost: Option<cgi::Cost>) {
+        if let Some(bill) = self.request.bill.take() {
+            bill.pay(self.spent(cost));
+        }
+        let cpu = cost.map(|cost| cost.cpu);
         let trace = self.request.trace.take();
         let trace_id = trace.as_ref().map(Trace::id);
         let request = &self.request;

@@ -152,6 +152,10 @@ async fn seat(
             request.decision = Decision::Exempt;
             return Ok(None);
         }
+        Admission::Metered(permit) => {
+            request.run(permit, Decision::Exempt);
+            return Ok(None);
+        }
         Admission::Running(permit) => {
             request.run(permit, Decision::Admitted);
             return Ok(None);

@@ -11,7 +11,12 @@ use packgate_policy::Refusal;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::{admit::Permit, identity::Identified, late::Late, peek::Window};
+use super::{
+    admit::{Bill, Permit},
+    identity::Identified,
+    late::Late,
+    peek::Window,
+};
 use crate::{
     config::Config,
     telemetry::{metrics::Decision, traces::Trace},
@@ -56,6 +61,8 @@ pub struct UploadPack {
     pub wait: Option<Duration>,
     /// Its seats, while it has any.
     pub permit: Option<Permit>,
+    /// What is owed for them, or for a request without seats that a budget is charged for.
+    pub bill: Option<Bill>,
     /// When it was sent to the upstream (the last attempt, if there were several).
     pub forwarded: Option<Instant>,
     /// From then to the first byte of the response's body.
@@ -109,6 +116,7 @@ impl UploadPack {
             refusal: None,
             wait: None,
             permit: None,
+            bill: None,
             forwarded: None,
             first_byte: None,
             response_bytes: 0,
@@ -122,6 +130,7 @@ impl UploadPack {
 
     /// It has its seats, by this decision.
     pub fn run(&mut self, permit: Permit, decision: Decision) {
+        self.bill = Some(permit.bill());
         self.permit = Some(permit);
         self.decision = decision;
     }
