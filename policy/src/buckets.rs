@@ -100,12 +100,12 @@ pub(crate) fn has_room(in_use: u64, limit: u32, seats: u32) -> bool {
     in_use == 0 || in_use.saturating_add(seats.into()) <= limit.into()
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     pub(crate) key: BucketKey,
     /// The limit. Never zero.
     pub(crate) seats: u32,
-    /// Seats taken; above `seats` with a lone wide demand, in shadow mode, and after the limit was lowered.
+    /// Seats taken; above `seats` with a lone wide demand, and after the limit was lowered or put in force.
     pub(crate) in_use: u64,
     running: usize,
     /// When those with a known service time are expected to end, and the seats that come free then.
@@ -193,7 +193,7 @@ impl Occupancy {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Buckets {
     slab: Slab<Bucket>,
     by_key: HashMap<BucketKey, BucketId>,

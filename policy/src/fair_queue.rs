@@ -68,7 +68,7 @@ impl Turn {
 
 /// The flows parked on one bucket, by the seats their first waiters ask for: room for two seats is found a taker without
 /// looking at those who need four. There are few different widths (one per shape).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Parked {
     by_seats: BTreeMap<u32, BTreeSet<(Turn, FlowId)>>,
 }
@@ -101,7 +101,7 @@ impl Parked {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Flow {
     set: BucketSet,
     /// Never empty. Tickets grow, so the order of the keys is the order of arrival.
@@ -127,7 +127,7 @@ pub(crate) struct Ready {
     pub(crate) turn: Turn,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FairQueue {
     flows: Slab<Flow>,
     by_set: HashMap<BucketSet, FlowId>,

@@ -19,13 +19,13 @@ const NEWEST: u32 = 4;
 
 type Subject = (Arc<str>, &'static str);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Learned {
     mean: Duration,
     taught: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Forecast {
     learned: HashMap<Subject, Learned>,
     by_age: BTreeMap<u64, Subject>,

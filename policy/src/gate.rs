@@ -1,5 +1,7 @@
 //! The gate: what happens to a demand from its arrival to its end.
 
+mod shadow;
+
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
@@ -15,10 +17,13 @@ use crate::{
     outlook::{self, Outlook},
     refusal::{Refusal, RefusalWhy},
     return_slots::{Range, ReturnSlots},
-    settings::{Mode, Settings},
+    settings::Settings,
     units::{Moment, Ticket},
     views::{LimitView, RunningView, Snapshot, WaitingView},
 };
+
+use shadow::Shadow;
+pub use shadow::ShadowDecision;
 
 /// The gate's answer to a demand.
 #[derive(Debug)]
@@ -33,14 +38,10 @@ pub enum Offer {
     Waiting(Ticket),
     /// It may not run.
     Refused(Refusal),
-    /// Shadow mode: it runs (the ticket must be released), and enforce would have refused it.
-    ShadowRefused(Ticket, Refusal),
-    /// Shadow mode: it runs (the ticket must be released), and enforce would have made it wait.
-    ShadowQueued(Ticket),
 }
 
 /// What became of a waiter.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Event {
     /// It may run; the ticket must be released when it ended.
     Admitted(Ticket),
@@ -71,13 +72,13 @@ pub struct Spent {
     pub memory_seconds: Option<f64>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Running {
     demand: Demand,
     occupies: Occupancy,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Waiter {
     demand: Demand,
     set: BucketSet,
@@ -114,7 +115,7 @@ struct Waiter {
 /// gate.release(first, Ended::Served, at(40));
 /// assert!(matches!(gate.next_event(), Some(Event::Admitted(ticket)) if ticket == second));
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Gate {
     settings: Settings,
     buckets: Buckets,
@@ -126,6 +127,7 @@ pub struct Gate {
     forecast: Forecast,
     slots: ReturnSlots,
     refusals: Refusals,
+    shadow: Shadow,
     draining: bool,
     now: Moment,
     next_ticket: u64,
@@ -134,7 +136,7 @@ pub struct Gate {
 impl Gate {
     /// An idle gate.
     pub fn new(settings: Settings) -> Gate {
-        Gate {
+        let mut gate = Gate {
             settings,
             buckets: Buckets::default(),
             queue: FairQueue::default(),
@@ -145,10 +147,13 @@ impl Gate {
             forecast: Forecast::default(),
             slots: ReturnSlots::default(),
             refusals: Refusals::default(),
+            shadow: Shadow::default(),
             draining: false,
             now: Moment::default(),
             next_ticket: 0,
-        }
+        };
+        gate.watch();
+        gate
     }
 
     /// A demand arrives.
@@ -159,26 +164,24 @@ impl Gate {
     /// A demand arrives that can wait for so long at most, whatever the queue's timeout: past it it is refused like any
     /// waiter whose time is up, and with no `patience` at all like a newcomer where nobody may wait.
     pub fn offer_for(&mut self, demand: Demand, patience: Duration, now: Moment) -> Offer {
-        self.tell_time(now);
+        self.offer_watched(demand, patience, now).0
+    }
+
+    fn decide(&mut self, demand: Demand, patience: Duration) -> Offer {
         let patience = patience.min(self.settings.queue.timeout);
         if self.settings.exempts(&demand) {
             return Offer::Exempt;
         }
         let set = self.buckets.find_or_make(self.settings.buckets_of(&demand));
         let blockers = self.queue.blockers(&self.buckets, &set, demand.seats);
-        let may = self.may_run(&demand, &set, &blockers, patience);
-        let offer = match (may, self.settings.mode) {
-            (May::Run, _) => Offer::Running(self.start_newcomer(demand, set)),
-            (May::Wait, Mode::Enforce) => Offer::Waiting(self.enqueue(demand, set, patience)),
-            (May::Wait, _) => Offer::ShadowQueued(self.start_newcomer(demand, set)),
-            (May::Not(why), Mode::Enforce) => {
+        let may = self.may_run(&set, &blockers, patience);
+        let offer = match may {
+            May::Run => Offer::Running(self.start_newcomer(demand, set)),
+            May::Wait => Offer::Waiting(self.enqueue(demand, set, patience)),
+            May::Not(why) => {
                 let refusal = self.refusal(&demand, &blockers, why);
                 self.count_refusal(&refusal);
                 Offer::Refused(refusal)
-            }
-            (May::Not(why), _) => {
-                let refusal = self.refusal(&demand, &blockers, why);
-                Offer::ShadowRefused(self.start_newcomer(demand, set), refusal)
             }
         };
         self.settle();
@@ -189,6 +192,7 @@ impl Gate {
     /// Ends a running demand, or takes a waiting one out of the queue. Unknown tickets are ignored (returns false).
     pub fn release(&mut self, ticket: Ticket, ended: Ended, now: Moment) -> bool {
         self.tell_time(now);
+        let watched = self.shadow.ended(ticket, ended);
         let set = if let Some(running) = self.running.remove(&ticket) {
             self.buckets.give_back(&running.occupies);
             self.queue.stir_all(&running.occupies.set);
@@ -199,7 +203,7 @@ impl Gate {
         } else if let Some(waiter) = self.take_waiter(ticket) {
             waiter.set
         } else {
-            return false;
+            return watched;
         };
         self.settle();
         self.buckets.forget_unused(&set);
@@ -208,8 +212,9 @@ impl Gate {
 
     /// What a demand has cost that ran under `ticket` and was released: budgets are charged, and the gate learns. Must follow
     /// every release of a ticket that ran, once; unknown tickets are ignored.
-    pub fn charge(&mut self, _ticket: Ticket, _spent: Spent, now: Moment) {
+    pub fn charge(&mut self, ticket: Ticket, spent: Spent, now: Moment) {
         self.tell_time(now);
+        self.shadow.charge(ticket, spent);
     }
 
     /// Refuses waiters whose time is up. (Only this does: a seat that comes free before it is called goes to a waiter
@@ -230,7 +235,8 @@ impl Gate {
 
     /// When [`Gate::advance`] has something to do next.
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        let of_waiters = self.deadlines.first().map(|(deadline, _)| *deadline);
+        of_waiters.into_iter().chain(self.shadow.next()).min()
     }
 
     /// What happened to waiters since it was last asked; call until None after every other call.
@@ -241,11 +247,12 @@ impl Gate {
     /// New settings for a running gate: nobody running or waiting is dropped; new limits count those who run already.
     ///
     /// A limit lowered under those who run shrinks as they end. Waiters keep their order of arrival, and their deadlines
-    /// unless the new timeout is shorter (a timeout of zero is about newcomers). Those who fit now are admitted, and all
-    /// are if the mode is no longer [`Mode::Enforce`].
+    /// unless the new timeout is shorter (a timeout of zero is about newcomers). Those who fit now are admitted; where
+    /// nothing is in force any more these are all.
     pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
         self.tell_time(now);
         self.settings = settings;
+        self.watch();
         self.buckets = Buckets::default();
         self.queue = FairQueue::default();
 
@@ -266,21 +273,18 @@ impl Gate {
                 waiter.deadline = waiter.deadline.min(waiter.since.saturating_add(timeout));
             }
             self.deadlines.insert((waiter.deadline, ticket));
-            if self.settings.mode == Mode::Enforce {
-                self.queue
-                    .join(&mut self.buckets, waiter.set, ticket, waiter.demand.seats);
-            } else {
-                self.admit(ticket, Turn::LAST);
-            }
+            self.queue
+                .join(&mut self.buckets, waiter.set, ticket, waiter.demand.seats);
         }
         self.settle();
     }
 
-    /// From now on every waiter and every newcomer with seats is refused (why: draining). What runs is not touched. In
-    /// shadow mode newcomers still run: it promises to refuse nobody.
+    /// From now on every waiter and every newcomer with seats is refused (why: draining). What runs is not touched. Where
+    /// nothing is in force newcomers still run: who only watches promises to refuse nobody.
     pub fn drain(&mut self, now: Moment) {
         self.tell_time(now);
         self.draining = true;
+        self.shadow.drain();
         for ticket in self.queue.in_order() {
             if let Some(set) = self.refuse_waiter(ticket, RefusalWhy::Draining) {
                 self.buckets.forget_unused(&set);
@@ -301,7 +305,7 @@ impl Gate {
     /// How many may wait; zero where nobody may.
     pub fn queue_limit(&self) -> usize {
         let queue = &self.settings.queue;
-        let waits = self.settings.mode == Mode::Enforce && !queue.timeout.is_zero();
+        let waits = self.settings.holds_any() && !queue.timeout.is_zero();
         if waits { queue.max_waiting } else { 0 }
     }
 
@@ -320,9 +324,10 @@ impl Gate {
             && self.buckets.is_empty()
             && self.queue.is_empty()
             && self.slots.is_empty()
+            && self.shadow.is_at_rest()
     }
 
-    /// The limits as they stand, in the order of the configuration. Cheap enough for each scrape of metrics: it looks at
+    /// The limits as they stand, in the order of the configuration; one that only watches as it would be. Cheap enough for each scrape of metrics: it looks at
     /// the buckets, not at who runs or waits.
     pub fn limits(&self) -> Vec<LimitView> {
         let mut place = HashMap::new();
@@ -332,6 +337,7 @@ impl Gate {
             views.push(LimitView {
                 name: limit.name.clone(),
                 per: limit.per,
+                mode: self.settings.mode_of(limit.shadow),
                 seats: limit.seats.get(),
                 in_use: 0,
                 busiest: None,
@@ -360,6 +366,7 @@ impl Gate {
                 view.busiest = Some((bucket.key.key.to_string(), narrow(bucket.in_use)));
             }
         }
+        self.shadow.show(&mut views);
         views
     }
 
@@ -381,6 +388,7 @@ impl Gate {
             waiting: self.waiting_views(now),
             refused_last_hour: self.refusals.sum(now),
             refusals: self.refusals.by_limit(now),
+            shadow: self.shadow(),
             draining: self.draining,
         }
     }
@@ -441,40 +449,24 @@ impl Gate {
     fn tell_time(&mut self, now: Moment) {
         self.now = self.now.max(now);
         self.slots.forget_past(self.now);
+        self.shadow.advance(self.now);
     }
 
-    fn may_run(
-        &self,
-        demand: &Demand,
-        set: &BucketSet,
-        blockers: &[BucketId],
-        patience: Duration,
-    ) -> May {
+    fn may_run(&self, set: &BucketSet, blockers: &[BucketId], patience: Duration) -> May {
         let queue = &self.settings.queue;
-        if self.draining {
+        if self.draining && self.settings.holds_any() {
             May::Not(RefusalWhy::Draining)
         } else if blockers.is_empty() {
             May::Run
         } else if patience.is_zero() {
             May::Not(RefusalWhy::Full)
-        } else if self.would_wait(demand, blockers) >= queue.max_waiting
+        } else if self.waiting.len() >= queue.max_waiting
             || self.queue.waiting_in_flow(set) >= queue.max_waiting_per_flow
         {
             May::Not(RefusalWhy::QueueFull)
         } else {
             May::Wait
         }
-    }
-
-    /// How many wait, or in shadow mode would: there, those who would wait are those who run above a limit.
-    fn would_wait(&self, demand: &Demand, blockers: &[BucketId]) -> usize {
-        if self.settings.mode == Mode::Enforce {
-            return self.waiting.len();
-        }
-        let above = |bucket: &Bucket| bucket.in_use.saturating_sub(bucket.seats.into());
-        let buckets = blockers.iter().filter_map(|id| self.buckets.get(*id));
-        let seats_above = buckets.map(above).max().unwrap_or(0);
-        usize::try_from(seats_above / u64::from(demand.seats.max(1))).unwrap_or(usize::MAX)
     }
 
     fn new_ticket(&mut self) -> Ticket {
@@ -530,6 +522,7 @@ impl Gate {
         if let Some(waiter) = self.waiting.remove(&ticket) {
             self.deadlines.remove(&(waiter.deadline, ticket));
             self.start(ticket, waiter.demand, waiter.set, turn);
+            self.shadow.started(ticket);
             self.events.push_back(Event::Admitted(ticket));
         }
     }
@@ -547,6 +540,7 @@ impl Gate {
             .queue
             .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
         let waiter = self.take_waiter(ticket)?;
+        self.shadow.never_runs(ticket);
         let refusal = self.refusal(&waiter.demand, &blockers, why);
         self.count_refusal(&refusal);
         self.events.push_back(Event::Refused(ticket, refusal));

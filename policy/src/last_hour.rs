@@ -8,7 +8,7 @@ const MINUTES: usize = 60;
 
 /// A ring of 60 counters, one a minute: exact to the minute in constant memory, where a list of times would grow with
 /// the storm it reports.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LastHour {
     /// Each counter with the minute it is about.
     ring: [(u64, u64); MINUTES],
@@ -45,7 +45,7 @@ impl LastHour {
 
 /// One counter for each pair of limit and reason. Limits are the operator's, so there are few; those of a configuration
 /// that is no longer in force go with their last refusal.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals {
     counts: BTreeMap<(Option<Arc<str>>, RefusalWhy), LastHour>,
 }

@@ -45,11 +45,11 @@ mod units;
 mod views;
 
 pub use demand::{Demand, User};
-pub use gate::{Ended, Event, Gate, Offer, Spent};
+pub use gate::{Ended, Event, Gate, Offer, ShadowDecision, Spent};
 pub use matching::{Match, MatchError, MatchSpec, SHAPES};
 pub use refusal::{Refusal, RefusalWhy};
 pub use settings::{
     Limit, Mode, Per, Queue, Quota, RateRange, Resource, RetryAfter, SeatRange, Settings, Weigh,
 };
 pub use units::{Moment, Ticket};
-pub use views::{LimitView, RefusalCount, RunningView, Snapshot, WaitingView};
+pub use views::{LimitView, RefusalCount, RunningView, ShadowView, Snapshot, WaitingView};

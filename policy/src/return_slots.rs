@@ -48,7 +48,7 @@ impl Range {
 /// How often the past is swept out. Nothing told lies more than 300 s ahead, so this bounds what is kept.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Told {
     /// The seconds (of `Moment`'s epoch) that clients were told.
     seconds: BTreeSet<u64>,
@@ -68,7 +68,7 @@ impl Told {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ReturnSlots {
     told: HashMap<BucketKey, Told>,
     swept: Moment,

@@ -15,7 +15,7 @@ use crate::{
 pub enum Mode {
     /// Limits hold.
     Enforce,
-    /// Everything runs; the gate says what `Enforce` would have done.
+    /// Everything runs; the gate says what [`Mode::Enforce`] would have done.
     Shadow,
     /// Nothing is counted.
     Off,
@@ -251,14 +251,54 @@ impl Settings {
                 .any(|rule| (trusted || !rule.names_a_user()) && rule.fits(demand))
     }
 
-    /// The buckets a demand is counted in, narrowest first, with the seats each has.
+    /// The mode of a limit or a budget; `shadow`: it is marked to watch only.
+    pub(crate) fn mode_of(&self, shadow: bool) -> Mode {
+        match self.mode {
+            Mode::Enforce if shadow => Mode::Shadow,
+            mode => mode,
+        }
+    }
+
+    /// Whether a limit or a budget is in force; `shadow`: it is marked to watch only.
+    pub(crate) fn holds(&self, shadow: bool) -> bool {
+        self.mode_of(shadow) == Mode::Enforce
+    }
+
+    /// Whether anything is in force.
+    pub(crate) fn holds_any(&self) -> bool {
+        self.marks().any(|shadow| self.holds(shadow))
+    }
+
+    /// Whether anything only watches.
+    pub(crate) fn watches_any(&self) -> bool {
+        self.marks()
+            .any(|shadow| self.mode_of(shadow) == Mode::Shadow)
+    }
+
+    /// The same with everything in force.
+    pub(crate) fn enforced(&self) -> Settings {
+        let mut all = self.clone();
+        all.mode = Mode::Enforce;
+        all.limits.iter_mut().for_each(|limit| limit.shadow = false);
+        all.quotas.iter_mut().for_each(|quota| quota.shadow = false);
+        all
+    }
+
+    fn marks(&self) -> impl Iterator<Item = bool> {
+        let limits = self.limits.iter().map(|limit| limit.shadow);
+        limits.chain(self.quotas.iter().map(|quota| quota.shadow))
+    }
+
+    /// The buckets of what is in force that a demand is counted in, narrowest first, with the seats each has.
     pub(crate) fn buckets_of(
         &self,
         demand: &Demand,
     ) -> impl Iterator<Item = (BucketKey, NonZeroU32)> {
         Per::NARROWEST_FIRST.into_iter().filter_map(|per| {
             let key = self.key(per, demand)?;
-            let of_this_per = |limit: &&Limit| limit.per == per && limit.matches.fits(demand);
+            let of_this_per = |limit: &&Limit| {
+                self.holds(limit.shadow) && limit.per == per && limit.matches.fits(demand)
+            };
             let limit = self.limits.iter().find(of_this_per)?;
             let key = BucketKey {
                 limit: limit.name.clone(),

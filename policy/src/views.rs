@@ -16,6 +16,8 @@ pub struct LimitView {
     pub name: Arc<str>,
     /// What it is counted per.
     pub per: Per,
+    /// Whether it is in force. Of one that only watches, the rest is what would be.
+    pub mode: Mode,
     /// The seats of each of its buckets.
     pub seats: u32,
     /// Seats in use, all its buckets together.
@@ -72,6 +74,17 @@ pub struct WaitingView {
     pub waits_for: Vec<Arc<str>>,
 }
 
+/// What would be if everything that only watches were in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShadowView {
+    /// How many would run.
+    pub running: usize,
+    /// How many would wait.
+    pub waiting: usize,
+    /// How many would have been refused in the last 60 minutes.
+    pub refused_last_hour: u64,
+}
+
 /// The whole gate at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -83,10 +96,12 @@ pub struct Snapshot {
     pub running: Vec<RunningView>,
     /// In the order of their positions.
     pub waiting: Vec<WaitingView>,
-    /// Refusals of the last 60 minutes, whatever the reason. What shadow mode would have refused is not among them.
+    /// Refusals of the last 60 minutes, whatever the reason. What would have been refused is not among them.
     pub refused_last_hour: u64,
     /// The same, by limit and reason.
     pub refusals: Vec<RefusalCount>,
+    /// What would be; `None` where nothing only watches.
+    pub shadow: Option<ShadowView>,
     /// Whether [`Gate::drain`](crate::Gate::drain) was called.
     pub draining: bool,
 }

@@ -10,7 +10,8 @@ mod support;
 use std::collections::{BTreeMap, HashMap};
 
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Limit, Mode, Moment, Offer, Per, RefusalWhy, Settings, Ticket,
+    Demand, Ended, Event, Gate, Limit, Mode, Moment, Offer, Per, RefusalWhy, Settings, Spent,
+    Ticket,
 };
 use support::{Random, demand, limit, only_shape};
 
@@ -33,6 +34,8 @@ struct World {
     gate: Gate,
     settings: Settings,
     random: Random,
+    /// Draws which limits only watch.
+    watching: Option<Random>,
     now: Moment,
     widths: u64,
     running: BTreeMap<Ticket, Demand>,
@@ -85,15 +88,25 @@ fn settings(random: &mut Random, widths: u64) -> Settings {
     settings
 }
 
+/// Some limits only watch.
+fn watch_some(settings: &mut Settings, random: &mut Option<Random>) {
+    for limit in &mut settings.limits {
+        limit.shadow = random.as_mut().is_some_and(|random| random.one_in(3));
+    }
+}
+
 impl World {
     fn new(seed: u64) -> World {
         let mut random = Random::new(seed);
+        let mut watching = (seed % 3 == 0).then(|| Random::new(!seed));
         let widths = if seed.is_multiple_of(2) { 1 } else { 4 };
-        let settings = settings(&mut random, widths);
+        let mut settings = settings(&mut random, widths);
+        watch_some(&mut settings, &mut watching);
         World {
             gate: Gate::new(settings.clone()),
             settings,
             random,
+            watching,
             now: Moment::default(),
             widths,
             running: BTreeMap::new(),
@@ -108,11 +121,11 @@ impl World {
 
     /// The buckets of a demand with their seats, by the words of the documentation.
     fn buckets(&self, demand: &Demand) -> Vec<(Bucket, u64)> {
-        if self.settings.mode == Mode::Off {
+        if self.settings.mode != Mode::Enforce {
             return Vec::new();
         }
         let mut buckets: Vec<(Bucket, u64)> = Vec::new();
-        for limit in &self.settings.limits {
+        for limit in self.settings.limits.iter().filter(|limit| !limit.shadow) {
             let shapes = limit.matches.spec().shape.as_deref();
             let taken = buckets.iter().any(|((per, _), _)| *per == limit.per);
             let key = match limit.per {
@@ -133,6 +146,11 @@ impl World {
         }
         buckets.sort();
         buckets
+    }
+
+    fn holds_any(&self) -> bool {
+        let holds = |limit: &Limit| self.settings.mode == Mode::Enforce && !limit.shadow;
+        self.settings.limits.iter().any(holds)
     }
 
     fn flow(&self, demand: &Demand) -> Vec<Bucket> {
@@ -219,6 +237,7 @@ impl World {
     }
 
     fn hear(&mut self) {
+        while self.gate.next_shadow_decision().is_some() {}
         while let Some(event) = self.gate.next_event() {
             match event {
                 Event::Admitted(ticket) => {
@@ -284,7 +303,7 @@ impl World {
         let could_run = self.fits(&wanted);
         match self.gate.offer(wanted.clone(), self.now) {
             Offer::Running(ticket) => {
-                assert!(could_run && !self.draining);
+                assert!(could_run && !(self.draining && self.holds_any()));
                 self.start(ticket, wanted, true);
             }
             Offer::Waiting(ticket) => {
@@ -323,11 +342,6 @@ impl World {
                 self.finished += 1;
             }
             Offer::Metered(_) => panic!("no budget is configured"),
-            Offer::ShadowRefused(ticket, _) | Offer::ShadowQueued(ticket) => {
-                assert_eq!(self.settings.mode, Mode::Shadow);
-                assert!(!could_run || self.draining);
-                self.start(ticket, wanted, true);
-            }
         }
     }
 
@@ -345,6 +359,7 @@ impl World {
             !self.gate.release(ticket, ended, self.now),
             "released twice"
         );
+        self.gate.charge(ticket, Spent::default(), self.now);
     }
 
     fn cancel(&mut self) {
@@ -368,6 +383,7 @@ impl World {
             1 => Mode::Off,
             _ => Mode::Enforce,
         };
+        watch_some(&mut new, &mut self.watching);
         self.settings = new.clone();
         self.passed.clear();
         let timeout = new.queue.timeout;
@@ -424,8 +440,14 @@ impl World {
             "somebody was lost"
         );
         let next = self.waiting.values().map(|waiter| waiter.deadline).min();
-        assert_eq!(self.gate.next_deadline(), next);
+        match (self.gate.next_deadline(), self.gate.shadow()) {
+            (told, None) => assert_eq!(told, next),
+            (told, Some(_)) => assert!(next.is_none() || told <= next),
+        }
         for view in self.gate.limits() {
+            if view.mode == Mode::Shadow {
+                continue;
+            }
             let mut used: BTreeMap<Bucket, u64> = BTreeMap::new();
             for demand in self.running.values() {
                 let own = |(_, name): &&Bucket| name.split(' ').next() == Some(&view.name);
@@ -500,6 +522,12 @@ impl World {
             .now
             .saturating_add(std::time::Duration::from_secs(1000));
         self.gate.advance(self.now);
+        while let Some(next) = self.gate.next_deadline() {
+            assert!(self.gate.shadow().is_some(), "nobody waits for real");
+            self.now = next.saturating_add(std::time::Duration::from_secs(1000));
+            self.gate.advance(self.now);
+        }
+        self.hear();
         assert!(self.gate.is_at_rest(), "{:?}", self.gate);
     }
 }

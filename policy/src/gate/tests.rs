@@ -1,7 +1,7 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::{Limit, Match, MatchSpec, Per, User};
+use crate::{Limit, Match, MatchSpec, Mode, Per, User};
 
 fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
@@ -257,44 +257,6 @@ mod admission {
         assert!(!gate.release(ticket, Ended::Failed, at(0)));
         runs(&mut gate, clone_of("a"), 0);
         waits(&mut gate, clone_of("a"), 0);
-    }
-
-    #[test]
-    fn shadow_mode_runs_everything_and_says_what_enforce_would_have_done() {
-        let shadow = |mut settings: Settings| {
-            settings.mode = Mode::Shadow;
-            Gate::new(settings)
-        };
-        let mut gate = shadow(refusing([limit("all", Per::Global, 1)]));
-        let first = runs(&mut gate, clone_of("a"), 0);
-        let Offer::ShadowRefused(second, refusal) = gate.offer(clone_of("a"), at(0)) else {
-            panic!()
-        };
-        assert_eq!(
-            (refusal.why, refusal.running, refusal.seats),
-            (RefusalWhy::Full, 1, 1)
-        );
-        assert_eq!(gate.limits()[0].in_use, 2);
-        assert_eq!(gate.snapshot(at(0)).refused_last_hour, 0);
-        ends(&mut gate, first, 1);
-        ends(&mut gate, second, 1);
-        runs(&mut gate, clone_of("a"), 1);
-
-        let mut queueing = settings([limit("all", Per::Global, 1)]);
-        queueing.queue.max_waiting = 2;
-        let mut gate = shadow(queueing);
-        runs(&mut gate, clone_of("a"), 0);
-        for _ in 0..2 {
-            assert!(matches!(
-                gate.offer(clone_of("a"), at(0)),
-                Offer::ShadowQueued(_)
-            ));
-        }
-        let Offer::ShadowRefused(_, refusal) = gate.offer(clone_of("a"), at(0)) else {
-            panic!()
-        };
-        assert_eq!(refusal.why, RefusalWhy::QueueFull);
-        assert_eq!((gate.running(), gate.waiting()), (4, 0));
     }
 }
 
@@ -675,12 +637,13 @@ mod reconfiguring {
             other.mode = mode;
             gate.reconfigure(other, at(1));
             assert_eq!(admitted(&mut gate), waiters);
-            assert_eq!((gate.running(), gate.next_deadline()), (4, None));
+            assert_eq!((gate.running(), gate.waiting()), (4, 0));
             gate.reconfigure(settings([limit("all", Per::Global, 1)]), at(2));
             assert_eq!(gate.limits()[0].in_use, 4);
             for ticket in waiters.into_iter().chain([first]) {
                 ends(&mut gate, ticket, 3);
             }
+            while gate.next_shadow_decision().is_some() {}
             assert!(gate.is_at_rest());
         }
     }
