@@ -1,5 +1,7 @@
 //! The gate: what happens to a demand from its arrival to its end.
 
+mod budgets;
+
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
@@ -13,6 +15,7 @@ use crate::{
     forecast::Forecast,
     last_hour::Refusals,
     outlook::{self, Outlook},
+    quota::Budgets,
     refusal::{Refusal, RefusalWhy},
     return_slots::{Range, ReturnSlots},
     settings::{Mode, Settings},
@@ -23,9 +26,10 @@ use crate::{
 /// The gate's answer to a demand.
 #[derive(Debug)]
 pub enum Offer {
-    /// No seats asked for, or an exempt rule fits, or nothing is gated: nothing is held, there is nothing to release.
+    /// No seats asked for and no budget charged, or an exempt rule fits, or nothing is gated: nothing is held, there is nothing
+    /// to release.
     Exempt,
-    /// It needs no seat, but a budget is charged for it: it runs, and the ticket must be released when it ended.
+    /// It needs no seat, but a budget is charged for it: it runs, and the ticket must be released when it ended, and charged.
     Metered(Ticket),
     /// It may run; the ticket must be released when it ended.
     Running(Ticket),
@@ -126,6 +130,7 @@ pub struct Gate {
     forecast: Forecast,
     slots: ReturnSlots,
     refusals: Refusals,
+    budgets: Budgets,
     draining: bool,
     now: Moment,
     next_ticket: u64,
@@ -135,6 +140,7 @@ impl Gate {
     /// An idle gate.
     pub fn new(settings: Settings) -> Gate {
         Gate {
+            budgets: Budgets::new(&settings, Moment::default()),
             settings,
             buckets: Buckets::default(),
             queue: FairQueue::default(),
@@ -158,11 +164,21 @@ impl Gate {
 
     /// A demand arrives that can wait for so long at most, whatever the queue's timeout: past it it is refused like any
     /// waiter whose time is up, and with no `patience` at all like a newcomer where nobody may wait.
-    pub fn offer_for(&mut self, demand: Demand, patience: Duration, now: Moment) -> Offer {
+    pub fn offer_for(&mut self, mut demand: Demand, patience: Duration, now: Moment) -> Offer {
         self.tell_time(now);
         let patience = patience.min(self.settings.queue.timeout);
         if self.settings.exempts(&demand) {
             return Offer::Exempt;
+        }
+        if demand.seats == 0 {
+            return self.offer_without_seats(&demand);
+        }
+        demand.seats = self.budgets.seats(self.settings.weigh.as_ref(), &demand);
+        // A gate that drains says so: the next process starts with full budgets.
+        if !self.draining
+            && let Some(refusal) = self.refuse_over_budget(&demand)
+        {
+            return Offer::Refused(refusal);
         }
         let set = self.buckets.find_or_make(self.settings.buckets_of(&demand));
         let blockers = self.queue.blockers(&self.buckets, &set, demand.seats);
@@ -192,6 +208,7 @@ impl Gate {
         let set = if let Some(running) = self.running.remove(&ticket) {
             self.buckets.give_back(&running.occupies);
             self.queue.stir_all(&running.occupies.set);
+            self.budgets.ended(ticket, ended);
             if ended == Ended::Served {
                 self.learn(&running);
             }
@@ -199,7 +216,7 @@ impl Gate {
         } else if let Some(waiter) = self.take_waiter(ticket) {
             waiter.set
         } else {
-            return false;
+            return self.budgets.ended(ticket, ended);
         };
         self.settle();
         self.buckets.forget_unused(&set);
@@ -207,9 +224,11 @@ impl Gate {
     }
 
     /// What a demand has cost that ran under `ticket` and was released: budgets are charged, and the gate learns. Must follow
-    /// every release of a ticket that ran, once; unknown tickets are ignored.
-    pub fn charge(&mut self, _ticket: Ticket, _spent: Spent, now: Moment) {
+    /// every release of a ticket that ran, once (or come before it; then nothing is learned); unknown tickets are ignored.
+    pub fn charge(&mut self, ticket: Ticket, spent: Spent, now: Moment) {
         self.tell_time(now);
+        self.budgets
+            .charge(ticket, &spent, &self.settings, self.now);
     }
 
     /// Refuses waiters whose time is up. (Only this does: a seat that comes free before it is called goes to a waiter
@@ -245,6 +264,8 @@ impl Gate {
     /// are if the mode is no longer [`Mode::Enforce`].
     pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
         self.tell_time(now);
+        self.budgets
+            .reconfigure(&self.settings, &settings, self.now);
         self.settings = settings;
         self.buckets = Buckets::default();
         self.queue = FairQueue::default();
@@ -310,8 +331,8 @@ impl Gate {
         self.draining
     }
 
-    /// Whether nothing is kept but what was learned: nobody runs or waits, every event was fetched, and nobody who was told
-    /// to come back is still expected.
+    /// Whether nothing is kept but what was learned and what is owed: nobody runs or waits, everybody is charged, every event was
+    /// fetched, and nobody who was told to come back is still expected.
     pub fn is_at_rest(&self) -> bool {
         self.running.is_empty()
             && self.waiting.is_empty()
@@ -320,6 +341,7 @@ impl Gate {
             && self.buckets.is_empty()
             && self.queue.is_empty()
             && self.slots.is_empty()
+            && self.budgets.is_at_rest()
     }
 
     /// The limits as they stand, in the order of the configuration. Cheap enough for each scrape of metrics: it looks at
@@ -377,6 +399,7 @@ impl Gate {
         Snapshot {
             mode: self.settings.mode,
             limits: self.limits(),
+            quotas: self.quotas(now),
             running,
             waiting: self.waiting_views(now),
             refused_last_hour: self.refusals.sum(now),
@@ -477,14 +500,15 @@ impl Gate {
         usize::try_from(seats_above / u64::from(demand.seats.max(1))).unwrap_or(usize::MAX)
     }
 
-    fn new_ticket(&mut self) -> Ticket {
+    fn new_ticket(&mut self, demand: &Demand) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket = self.next_ticket.saturating_add(1);
+        self.budgets.open(ticket, demand, &self.settings, self.now);
         ticket
     }
 
     fn start_newcomer(&mut self, demand: Demand, set: BucketSet) -> Ticket {
-        let ticket = self.new_ticket();
+        let ticket = self.new_ticket(&demand);
         self.start(ticket, demand, set, Turn::LAST);
         ticket
     }
@@ -503,7 +527,7 @@ impl Gate {
     }
 
     fn enqueue(&mut self, demand: Demand, set: BucketSet, patience: Duration) -> Ticket {
-        let ticket = self.new_ticket();
+        let ticket = self.new_ticket(&demand);
         let deadline = self.now.saturating_add(patience);
         self.queue
             .join(&mut self.buckets, set, ticket, demand.seats);
@@ -538,6 +562,7 @@ impl Gate {
         let waiter = self.waiting.remove(&ticket)?;
         self.deadlines.remove(&(waiter.deadline, ticket));
         self.queue.leave(&mut self.buckets, &waiter.set, ticket);
+        self.budgets.close(ticket, self.now);
         Some(waiter)
     }
 
