@@ -1,5 +1,6 @@
 //! The gate: what happens to a demand from its arrival to its end.
 
+mod budgets;
 mod shadow;
 
 use std::{
@@ -15,6 +16,7 @@ use crate::{
     forecast::Forecast,
     last_hour::Refusals,
     outlook::{self, Outlook},
+    quota::Budgets,
     refusal::{Refusal, RefusalWhy},
     return_slots::{Range, ReturnSlots},
     settings::Settings,
@@ -28,9 +30,10 @@ pub use shadow::ShadowDecision;
 /// The gate's answer to a demand.
 #[derive(Debug)]
 pub enum Offer {
-    /// No seats asked for, or an exempt rule fits, or nothing is gated: nothing is held, there is nothing to release.
+    /// No seats asked for and no budget charged, or an exempt rule fits, or nothing is gated: nothing is held, there is nothing
+    /// to release.
     Exempt,
-    /// It needs no seat, but a budget is charged for it: it runs, and the ticket must be released when it ended.
+    /// It needs no seat, but a budget is charged for it: it runs, and the ticket must be released when it ended, and charged.
     Metered(Ticket),
     /// It may run; the ticket must be released when it ended.
     Running(Ticket),
@@ -127,6 +130,7 @@ pub struct Gate {
     forecast: Forecast,
     slots: ReturnSlots,
     refusals: Refusals,
+    budgets: Budgets,
     shadow: Shadow,
     draining: bool,
     now: Moment,
@@ -137,6 +141,7 @@ impl Gate {
     /// An idle gate.
     pub fn new(settings: Settings) -> Gate {
         let mut gate = Gate {
+            budgets: Budgets::new(&settings, Moment::default()),
             settings,
             buckets: Buckets::default(),
             queue: FairQueue::default(),
@@ -167,10 +172,20 @@ impl Gate {
         self.offer_watched(demand, patience, now).0
     }
 
-    fn decide(&mut self, demand: Demand, patience: Duration) -> Offer {
+    fn decide(&mut self, mut demand: Demand, patience: Duration) -> Offer {
         let patience = patience.min(self.settings.queue.timeout);
         if self.settings.exempts(&demand) {
             return Offer::Exempt;
+        }
+        if demand.seats == 0 {
+            return self.offer_without_seats(&demand);
+        }
+        demand.seats = self.budgets.seats(self.settings.weigh.as_ref(), &demand);
+        // A gate that drains says so: the next process starts with full budgets.
+        if !self.draining
+            && let Some(refusal) = self.refuse_over_budget(&demand)
+        {
+            return Offer::Refused(refusal);
         }
         let set = self.buckets.find_or_make(self.settings.buckets_of(&demand));
         let blockers = self.queue.blockers(&self.buckets, &set, demand.seats);
@@ -196,6 +211,7 @@ impl Gate {
         let set = if let Some(running) = self.running.remove(&ticket) {
             self.buckets.give_back(&running.occupies);
             self.queue.stir_all(&running.occupies.set);
+            self.budgets.ended(ticket, ended);
             if ended == Ended::Served {
                 self.learn(&running);
             }
@@ -203,7 +219,7 @@ impl Gate {
         } else if let Some(waiter) = self.take_waiter(ticket) {
             waiter.set
         } else {
-            return watched;
+            return self.budgets.ended(ticket, ended) || watched;
         };
         self.settle();
         self.buckets.forget_unused(&set);
@@ -211,10 +227,12 @@ impl Gate {
     }
 
     /// What a demand has cost that ran under `ticket` and was released: budgets are charged, and the gate learns. Must follow
-    /// every release of a ticket that ran, once; unknown tickets are ignored.
+    /// every release of a ticket that ran, once (or come before it; then nothing is learned); unknown tickets are ignored.
     pub fn charge(&mut self, ticket: Ticket, spent: Spent, now: Moment) {
         self.tell_time(now);
         self.shadow.charge(ticket, spent);
+        self.budgets
+            .charge(ticket, &spent, &self.settings, self.now);
     }
 
     /// Refuses waiters whose time is up. (Only this does: a seat that comes free before it is called goes to a waiter
@@ -251,6 +269,8 @@ impl Gate {
     /// nothing is in force any more these are all.
     pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
         self.tell_time(now);
+        self.budgets
+            .reconfigure(&self.settings, &settings, self.now);
         self.settings = settings;
         self.watch();
         self.buckets = Buckets::default();
@@ -314,8 +334,8 @@ impl Gate {
         self.draining
     }
 
-    /// Whether nothing is kept but what was learned: nobody runs or waits, every event was fetched, and nobody who was told
-    /// to come back is still expected.
+    /// Whether nothing is kept but what was learned and what is owed: nobody runs or waits, everybody is charged, every event was
+    /// fetched, and nobody who was told to come back is still expected.
     pub fn is_at_rest(&self) -> bool {
         self.running.is_empty()
             && self.waiting.is_empty()
@@ -324,6 +344,7 @@ impl Gate {
             && self.buckets.is_empty()
             && self.queue.is_empty()
             && self.slots.is_empty()
+            && self.budgets.is_at_rest()
             && self.shadow.is_at_rest()
     }
 
@@ -384,6 +405,7 @@ impl Gate {
         Snapshot {
             mode: self.settings.mode,
             limits: self.limits(),
+            quotas: self.quotas(now),
             running,
             waiting: self.waiting_views(now),
             refused_last_hour: self.refusals.sum(now),
@@ -475,8 +497,15 @@ impl Gate {
         ticket
     }
 
-    fn start_newcomer(&mut self, demand: Demand, set: BucketSet) -> Ticket {
+    /// A ticket for a demand that will be charged.
+    fn open_tab(&mut self, demand: &Demand) -> Ticket {
         let ticket = self.new_ticket();
+        self.budgets.open(ticket, demand, &self.settings, self.now);
+        ticket
+    }
+
+    fn start_newcomer(&mut self, demand: Demand, set: BucketSet) -> Ticket {
+        let ticket = self.open_tab(&demand);
         self.start(ticket, demand, set, Turn::LAST);
         ticket
     }
@@ -495,7 +524,7 @@ impl Gate {
     }
 
     fn enqueue(&mut self, demand: Demand, set: BucketSet, patience: Duration) -> Ticket {
-        let ticket = self.new_ticket();
+        let ticket = self.open_tab(&demand);
         let deadline = self.now.saturating_add(patience);
         self.queue
             .join(&mut self.buckets, set, ticket, demand.seats);
@@ -531,6 +560,7 @@ impl Gate {
         let waiter = self.waiting.remove(&ticket)?;
         self.deadlines.remove(&(waiter.deadline, ticket));
         self.queue.leave(&mut self.buckets, &waiter.set, ticket);
+        self.budgets.close(ticket, self.now);
         Some(waiter)
     }
 

@@ -14,11 +14,12 @@
 //! * No waiter remains whose buckets all have room, unless one of them is being kept for a waiter that was overtaken too
 //!   often (see `fair_queue.rs`).
 //! * Every ticket that was told to wait is admitted, refused or cancelled exactly once.
-//! * Memory follows what runs and waits, not what was ever seen.
+//! * Nobody is admitted whose budget has nothing left, and every budget is charged what was spent, once.
+//! * Memory follows what runs and waits, not what was ever seen; what is learned and what is owed is bounded.
 //!
 //! The reading order is that of a request: `settings` and `matching` say what applies, `demand` what is asked, `buckets`
-//! who is counted where, `fair_queue` whose turn it is, `forecast` and `return_slots` when to come back, `refusal` how
-//! that is said, and `gate` puts them together. `views`, `outlook` and `last_hour` are what it shows of itself.
+//! who is counted where, `fair_queue` whose turn it is, `quota` (with `ledger` and `prices`) what it costs, `forecast` and
+//! `return_slots` when to come back, `refusal` how that is said, and `gate` puts them together. `views`, `outlook` and `last_hour` are what it shows of itself.
 #![cfg_attr(
     not(test),
     deny(
@@ -36,8 +37,11 @@ mod fair_queue;
 mod forecast;
 mod gate;
 mod last_hour;
+mod ledger;
 mod matching;
 mod outlook;
+mod prices;
+mod quota;
 mod refusal;
 mod return_slots;
 mod settings;
@@ -52,4 +56,6 @@ pub use settings::{
     Limit, Mode, Per, Queue, Quota, RateRange, Resource, RetryAfter, SeatRange, Settings, Weigh,
 };
 pub use units::{Moment, Ticket};
-pub use views::{LimitView, RefusalCount, RunningView, ShadowView, Snapshot, WaitingView};
+pub use views::{
+    LimitView, QuotaView, RefusalCount, RunningView, ShadowView, Snapshot, WaitingView,
+};

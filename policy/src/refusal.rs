@@ -39,13 +39,14 @@ impl RefusalWhy {
 /// repository, a user or an address: it may be shown to somebody who must not know of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The limit that had no room, the narrowest if several had none; `None` while draining.
+    /// The limit that had no room, the narrowest if several had none; the budget that is used up, of several the one that is
+    /// so for longest; `None` while draining.
     pub limit: Option<Arc<str>>,
     /// Why.
     pub why: RefusalWhy,
     /// When to come back: whole seconds, from 1 to 300.
     pub retry_after: Duration,
-    /// Seats in use in the bucket that had no room.
+    /// Seats in use in the bucket that had no room; zero where it was not for seats, like the next two.
     pub running: u32,
     /// How many seats that bucket has.
     pub seats: u32,
@@ -58,6 +59,7 @@ impl fmt::Display for Refusal {
         f.write_str("packgate: ")?;
         match (&self.limit, self.why) {
             (None, _) | (_, RefusalWhy::Draining) => f.write_str("this server is restarting")?,
+            (Some(budget), RefusalWhy::Quota) => write!(f, "the budget {budget} is used up")?,
             (Some(limit), why) => {
                 match why {
                     RefusalWhy::QueueFull => write!(f, "the queue of the limit {limit} is full")?,
@@ -144,6 +146,18 @@ mod tests {
             wide.to_string(),
             "packgate: the limit each-repo has no room for this (1 of 2 seats in use, 5 waiting); \
              please try again in 42 seconds."
+        );
+    }
+
+    #[test]
+    fn a_budget_is_named_without_seats() {
+        let over = Refusal {
+            limit: Some("egress".into()),
+            ..refusal(RefusalWhy::Quota)
+        };
+        assert_eq!(
+            over.to_string(),
+            "packgate: the budget egress is used up; please try again in 42 seconds."
         );
     }
 

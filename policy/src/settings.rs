@@ -199,7 +199,7 @@ pub struct RetryAfter {
 pub struct Settings {
     /// Whether decisions are carried out.
     pub mode: Mode,
-    /// In order: the first of each `per` that fits applies. None at all gates nothing.
+    /// In order: the first of each `per` that fits applies. Without any, and without budgets, nothing is gated.
     pub limits: Vec<Limit>,
     /// Budgets, in order.
     pub quotas: Vec<Quota>,
@@ -240,11 +240,15 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether there is anything that could refuse a demand.
+    pub fn gates(&self) -> bool {
+        self.mode != Mode::Off && !(self.limits.is_empty() && self.quotas.is_empty())
+    }
+
+    /// Whether a demand passes uncounted, whatever it costs.
     pub(crate) fn exempts(&self, demand: &Demand) -> bool {
         let trusted = demand.user.as_ref().is_some_and(|user| user.trusted);
-        self.mode == Mode::Off
-            || self.limits.is_empty()
-            || demand.seats == 0
+        !self.gates()
             || self
                 .exempt
                 .iter()
@@ -308,7 +312,7 @@ impl Settings {
         })
     }
 
-    fn key(&self, per: Per, demand: &Demand) -> Option<Key> {
+    pub(crate) fn key(&self, per: Per, demand: &Demand) -> Option<Key> {
         Some(match per {
             Per::Global => Key::All,
             Per::Repo => Key::Repo(demand.repo.clone()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     demand::Demand,
     refusal::RefusalWhy,
-    settings::{Mode, Per},
+    settings::{Mode, Per, Resource},
     units::{Moment, Ticket},
 };
 
@@ -30,10 +30,30 @@ pub struct LimitView {
     pub refused_last_hour: u64,
 }
 
+/// One budget as it stands. Amounts are in the resource's unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuotaView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it is counted per.
+    pub per: Per,
+    /// Whether it is in force. Of one that only watches, the rest is what would be.
+    pub mode: Mode,
+    /// What it counts.
+    pub resource: Resource,
+    /// How much comes in per second now.
+    pub rate: f64,
+    /// The most that an account can have.
+    pub burst: f64,
+    /// The account that has least left, and how much: the balance less what is held for those who wait and run, below zero in
+    /// debt. `*` is the only account of a global budget. `None` when every account is full.
+    pub worst: Option<(String, f64)>,
+}
+
 /// Refusals of the last 60 minutes that have a limit and a reason in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalCount {
-    /// The limit that had no room; `None` while draining.
+    /// The limit that had no room, or the budget that was used up; `None` while draining.
     pub limit: Option<Arc<str>>,
     /// Why.
     pub why: RefusalWhy,
@@ -92,6 +112,8 @@ pub struct Snapshot {
     pub mode: Mode,
     /// In the order of the configuration.
     pub limits: Vec<LimitView>,
+    /// In the order of the configuration.
+    pub quotas: Vec<QuotaView>,
     /// In the order of arrival.
     pub running: Vec<RunningView>,
     /// In the order of their positions.

@@ -23,7 +23,7 @@ use crate::{
     refusal::Refusal,
     settings::Mode,
     units::{Moment, Ticket},
-    views::{LimitView, ShadowView},
+    views::{LimitView, QuotaView, ShadowView},
 };
 use world::{There, World};
 
@@ -184,6 +184,23 @@ impl Shadow {
                 let mode = view.mode;
                 *view = LimitView { mode, ..would_be };
             }
+        }
+    }
+
+    /// The same of budgets.
+    pub(super) fn show_quotas(&self, views: &mut [QuotaView], now: Moment) {
+        let Some(world) = &self.world else { return };
+        for (view, would_be) in views.iter_mut().zip(world.gate.quotas(now)) {
+            if view.mode == Mode::Shadow {
+                let mode = view.mode;
+                *view = QuotaView { mode, ..would_be };
+            }
+        }
+    }
+
+    pub(super) fn scale_budgets(&mut self, load: f64) {
+        if let Some(world) = &mut self.world {
+            world.gate.scale_budgets(Some(load), world.gate.now);
         }
     }
 

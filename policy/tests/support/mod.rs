@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 
-use packgate_policy::{Demand, Limit, Match, MatchSpec, Per, User};
+use packgate_policy::{Demand, Limit, Match, MatchSpec, Per, Quota, Resource, User};
 
 /// SplitMix64: a seed is a whole run, on every machine and with every version of every dependency.
 pub struct Random(u64);
@@ -41,6 +41,22 @@ impl Random {
 
 pub fn limit(name: &str, per: Per, seats: u32) -> Limit {
     Limit::new(name, per, NonZeroU32::new(seats).unwrap())
+}
+
+/// A budget for all of what it is counted per, of the shapes that have seats; `rate` is per second.
+pub fn quota(name: &str, per: Per, resource: Resource, rate: f64, burst: f64) -> Quota {
+    Quota {
+        name: name.into(),
+        per,
+        matches: Match::default(),
+        all_shapes: false,
+        resource,
+        rate,
+        scales: None,
+        burst,
+        prices: Vec::new(),
+        shadow: false,
+    }
 }
 
 pub fn only_shape(shape: &str) -> Match {
