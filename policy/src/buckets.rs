@@ -89,6 +89,11 @@ impl BucketSet {
         self.0.into_iter().flatten()
     }
 
+    /// One bucket alone.
+    pub(crate) fn of(id: BucketId) -> BucketSet {
+        BucketSet([Some(id), None, None, None])
+    }
+
     pub(crate) fn shares_any(&self, other: &BucketSet) -> bool {
         self.iter()
             .any(|mine| other.iter().any(|theirs| mine == theirs))
@@ -161,6 +166,11 @@ impl Bucket {
             .ok()
             .filter(|known| *known > 0)?;
         self.service.checked_div(known)
+    }
+
+    /// Whether more run here than the limit would let in. (A demand wider than the limit is meant to run alone.)
+    pub(crate) fn is_shrinking(&self) -> bool {
+        self.running > 1 && self.in_use > self.seats.into()
     }
 
     fn is_unused(&self) -> bool {
@@ -252,6 +262,18 @@ impl Buckets {
             *place = Some(*id);
         }
         set
+    }
+
+    /// Gives each bucket of a limit as many seats. Who waits there must be looked at afterwards.
+    pub(crate) fn resize(&mut self, limit: &str, seats: NonZeroU32) -> Vec<BucketId> {
+        let mut resized = Vec::new();
+        for (place, bucket) in &mut self.slab {
+            if &*bucket.key.limit == limit {
+                bucket.seats = seats.get();
+                resized.push(BucketId(place));
+            }
+        }
+        resized
     }
 
     /// Takes seats in every bucket of the set. Whether they have room is for the caller to know.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    adaptive::{Adaptive, Readings},
     buckets::{Bucket, BucketId, BucketSet, Buckets, Occupancy},
     demand::Demand,
     fair_queue::{FairQueue, Turn},
@@ -124,6 +125,7 @@ pub struct Gate {
     deadlines: BTreeSet<(Moment, Ticket)>,
     events: VecDeque<Event>,
     forecast: Forecast,
+    adaptive: Adaptive,
     slots: ReturnSlots,
     refusals: Refusals,
     draining: bool,
@@ -143,6 +145,7 @@ impl Gate {
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
             forecast: Forecast::default(),
+            adaptive: Adaptive::default(),
             slots: ReturnSlots::default(),
             refusals: Refusals::default(),
             draining: false,
@@ -212,6 +215,25 @@ impl Gate {
         self.tell_time(now);
     }
 
+    /// What the signals say of the server at one tick: each limit that adapts takes a step, or stays. A limit lowered under
+    /// those who run shrinks as they end; who fits into a raised one is admitted. Returns whether one has moved.
+    pub fn adapt(&mut self, readings: &Readings, now: Moment) -> bool {
+        self.tell_time(now);
+        if self.settings.mode == Mode::Off {
+            return false;
+        }
+        let limits = &mut self.settings.limits;
+        let moved = self.adaptive.step(limits, &self.buckets, readings);
+        for limit in &moved {
+            for id in self.buckets.resize(&limit.name, limit.seats) {
+                self.queue.resized(&self.buckets, id);
+            }
+        }
+        let any = !moved.is_empty();
+        self.settle();
+        any
+    }
+
     /// Refuses waiters whose time is up. (Only this does: a seat that comes free before it is called goes to a waiter
     /// whose time was up a moment ago rather than to nobody.)
     pub fn advance(&mut self, now: Moment) {
@@ -242,9 +264,11 @@ impl Gate {
     ///
     /// A limit lowered under those who run shrinks as they end. Waiters keep their order of arrival, and their deadlines
     /// unless the new timeout is shorter (a timeout of zero is about newcomers). Those who fit now are admitted, and all
-    /// are if the mode is no longer [`Mode::Enforce`].
-    pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
+    /// are if the mode is no longer [`Mode::Enforce`]. A limit that adapts keeps the seats it has by now, within its new range.
+    pub fn reconfigure(&mut self, mut settings: Settings, now: Moment) {
         self.tell_time(now);
+        self.adaptive
+            .carry_over(&self.settings.limits, &mut settings.limits);
         self.settings = settings;
         self.buckets = Buckets::default();
         self.queue = FairQueue::default();
@@ -333,6 +357,7 @@ impl Gate {
                 name: limit.name.clone(),
                 per: limit.per,
                 seats: limit.seats.get(),
+                range: limit.adapts,
                 in_use: 0,
                 busiest: None,
                 waiting: 0,
