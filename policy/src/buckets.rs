@@ -16,6 +16,7 @@ use ipnet::IpNet;
 use slab::Slab;
 
 use crate::{
+    adaptive::Usage,
     fair_queue::{FlowId, Parked},
     units::{Moment, Ticket},
 };
@@ -87,6 +88,11 @@ pub(crate) struct BucketSet([Option<BucketId>; 4]);
 impl BucketSet {
     pub(crate) fn iter(&self) -> impl Iterator<Item = BucketId> + Clone + use<> {
         self.0.into_iter().flatten()
+    }
+
+    /// One bucket alone.
+    pub(crate) fn of(id: BucketId) -> BucketSet {
+        BucketSet([Some(id), None, None, None])
     }
 
     pub(crate) fn shares_any(&self, other: &BucketSet) -> bool {
@@ -161,6 +167,11 @@ impl Bucket {
             .ok()
             .filter(|known| *known > 0)?;
         self.service.checked_div(known)
+    }
+
+    /// Whether more run here than the limit would let in. (A demand wider than the limit is meant to run alone.)
+    pub(crate) fn is_shrinking(&self) -> bool {
+        self.running > 1 && self.in_use > self.seats.into()
     }
 
     fn is_unused(&self) -> bool {
@@ -252,6 +263,29 @@ impl Buckets {
             *place = Some(*id);
         }
         set
+    }
+
+    /// How much of each limit is used, by its name.
+    pub(crate) fn usages(&self) -> HashMap<Arc<str>, Usage> {
+        let mut usages: HashMap<_, Usage> = HashMap::new();
+        for bucket in self.iter() {
+            let usage = usages.entry(bucket.key.limit.clone()).or_default();
+            usage.busiest = usage.busiest.max(bucket.in_use);
+            usage.shrinking |= bucket.is_shrinking();
+        }
+        usages
+    }
+
+    /// Gives each bucket of a limit as many seats. Who waits there must be looked at afterwards.
+    pub(crate) fn resize(&mut self, limit: &str, seats: NonZeroU32) -> Vec<BucketId> {
+        let mut resized = Vec::new();
+        for (place, bucket) in &mut self.slab {
+            if &*bucket.key.limit == limit {
+                bucket.seats = seats.get();
+                resized.push(BucketId(place));
+            }
+        }
+        resized
     }
 
     /// Takes seats in every bucket of the set. Whether they have room is for the caller to know.

@@ -223,6 +223,13 @@ impl FairQueue {
         }
     }
 
+    /// A bucket has other seats than before: it may have room, and what is reserved for somebody who needs room here may
+    /// have lost its effect.
+    pub(crate) fn resized(&mut self, buckets: &Buckets, id: BucketId) {
+        self.stir(id);
+        self.stir_reservations(buckets, &BucketSet::of(id));
+    }
+
     /// The next waiter that can run, if any. The caller takes its seats, tells [`FairQueue::admitted`], and asks again.
     pub(crate) fn next_ready(&mut self, buckets: &mut Buckets) -> Option<Ready> {
         loop {

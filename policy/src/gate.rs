@@ -5,11 +5,13 @@ mod shadow;
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    num::NonZeroU32,
     sync::Arc,
     time::Duration,
 };
 
 use crate::{
+    adaptive::{Adaptive, Readings},
     buckets::{Bucket, BucketId, BucketSet, Buckets, Occupancy},
     demand::Demand,
     fair_queue::{FairQueue, Turn},
@@ -19,7 +21,7 @@ use crate::{
     quota::Budgets,
     refusal::{Refusal, RefusalWhy},
     return_slots::{Range, ReturnSlots},
-    settings::Settings,
+    settings::{Mode, Settings},
     units::{Moment, Ticket},
     views::{LimitView, RunningView, Snapshot, WaitingView},
 };
@@ -128,6 +130,7 @@ pub struct Gate {
     deadlines: BTreeSet<(Moment, Ticket)>,
     events: VecDeque<Event>,
     forecast: Forecast,
+    adaptive: Adaptive,
     slots: ReturnSlots,
     refusals: Refusals,
     budgets: Budgets,
@@ -150,6 +153,7 @@ impl Gate {
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
             forecast: Forecast::default(),
+            adaptive: Adaptive::default(),
             slots: ReturnSlots::default(),
             refusals: Refusals::default(),
             shadow: Shadow::default(),
@@ -235,6 +239,33 @@ impl Gate {
             .charge(ticket, &spent, &self.settings, self.now);
     }
 
+    /// What the signals say of the server at one tick: each limit that adapts takes a step, or stays. A limit lowered under
+    /// those who run shrinks as they end; who fits into a raised one is admitted. Returns whether one has moved.
+    pub fn adapt(&mut self, readings: &Readings, now: Moment) -> bool {
+        self.tell_time(now);
+        if self.settings.mode == Mode::Off {
+            return false;
+        }
+        let mut usages = self.buckets.usages();
+        self.shadow.put_usages(&self.settings, &mut usages);
+        let moved = self
+            .adaptive
+            .step(&mut self.settings.limits, &usages, readings);
+        self.resize(&moved);
+        self.shadow.resize(&moved);
+        !moved.is_empty()
+    }
+
+    /// These limits have other seats from now on.
+    fn resize(&mut self, limits: &[(Arc<str>, NonZeroU32)]) {
+        for (name, seats) in limits {
+            for id in self.buckets.resize(name, *seats) {
+                self.queue.resized(&self.buckets, id);
+            }
+        }
+        self.settle();
+    }
+
     /// Refuses waiters whose time is up. (Only this does: a seat that comes free before it is called goes to a waiter
     /// whose time was up a moment ago rather than to nobody.)
     pub fn advance(&mut self, now: Moment) {
@@ -266,11 +297,13 @@ impl Gate {
     ///
     /// A limit lowered under those who run shrinks as they end. Waiters keep their order of arrival, and their deadlines
     /// unless the new timeout is shorter (a timeout of zero is about newcomers). Those who fit now are admitted; where
-    /// nothing is in force any more these are all.
-    pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
+    /// nothing is in force any more these are all. A limit that adapts keeps the seats it has by now, within its new range.
+    pub fn reconfigure(&mut self, mut settings: Settings, now: Moment) {
         self.tell_time(now);
         self.budgets
             .reconfigure(&self.settings, &settings, self.now);
+        self.adaptive
+            .carry_over(&self.settings.limits, &mut settings.limits);
         self.settings = settings;
         self.watch();
         self.buckets = Buckets::default();
@@ -360,6 +393,7 @@ impl Gate {
                 per: limit.per,
                 mode: self.settings.mode_of(limit.shadow),
                 seats: limit.seats.get(),
+                range: limit.adapts,
                 in_use: 0,
                 busiest: None,
                 waiting: 0,

@@ -19,7 +19,8 @@
 //!
 //! The reading order is that of a request: `settings` and `matching` say what applies, `demand` what is asked, `buckets`
 //! who is counted where, `fair_queue` whose turn it is, `quota` (with `ledger` and `prices`) what it costs, `forecast` and
-//! `return_slots` when to come back, `refusal` how that is said, and `gate` puts them together. `views`, `outlook` and `last_hour` are what it shows of itself.
+//! `return_slots` when to come back, `refusal` how that is said, and `gate` puts them together. `adaptive` moves limits as the
+//! server's load tells. `views`, `outlook` and `last_hour` are what it shows of itself.
 #![cfg_attr(
     not(test),
     deny(
@@ -31,6 +32,7 @@
     )
 )]
 
+mod adaptive;
 mod buckets;
 mod demand;
 mod fair_queue;
@@ -48,6 +50,7 @@ mod settings;
 mod units;
 mod views;
 
+pub use adaptive::{Reading, Readings};
 pub use demand::{Demand, User};
 pub use gate::{Ended, Event, Gate, Offer, ShadowDecision, Spent};
 pub use matching::{Match, MatchError, MatchSpec, SHAPES};

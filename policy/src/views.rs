@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     demand::Demand,
     refusal::RefusalWhy,
-    settings::{Mode, Per, Resource},
+    settings::{Mode, Per, Resource, SeatRange},
     units::{Moment, Ticket},
 };
 
@@ -18,8 +18,10 @@ pub struct LimitView {
     pub per: Per,
     /// Whether it is in force. Of one that only watches, the rest is what would be.
     pub mode: Mode,
-    /// The seats of each of its buckets.
+    /// The seats of each of its buckets; of a limit that adapts, by now.
     pub seats: u32,
+    /// Between what they are moved.
+    pub range: Option<SeatRange>,
     /// Seats in use, all its buckets together.
     pub in_use: u64,
     /// The bucket with most seats in use, and how many; `*` is the only bucket of a global limit. `None` when idle.

@@ -7,11 +7,14 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    num::NonZeroU32,
+};
 
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Limit, Mode, Moment, Offer, Per, RefusalWhy, Settings, Spent,
-    Ticket,
+    Demand, Ended, Event, Gate, Limit, Mode, Moment, Offer, Per, Reading, Readings, RefusalWhy,
+    SeatRange, Settings, Spent, Ticket,
 };
 use support::{Random, demand, limit, only_shape};
 
@@ -72,7 +75,14 @@ fn settings(random: &mut Random, widths: u64) -> Settings {
                 ..special
             });
         }
-        limits.push(limit(name, per, seats));
+        let adapts = random.one_in(2).then(|| SeatRange {
+            min: NonZeroU32::MIN,
+            max: NonZeroU32::new(seats + random.below(6) as u32).unwrap(),
+        });
+        limits.push(Limit {
+            adapts,
+            ..limit(name, per, seats)
+        });
     }
     if limits.is_empty() {
         limits.push(limit("all", Per::Global, 1 + widths as u32));
@@ -384,9 +394,17 @@ impl World {
             _ => Mode::Enforce,
         };
         watch_some(&mut new, &mut self.watching);
-        self.settings = new.clone();
-        self.passed.clear();
         let timeout = new.queue.timeout;
+        let before = std::mem::replace(&mut self.settings, new.clone()).limits;
+        for limit in &mut self.settings.limits {
+            let before = before.iter().find(|before| before.name == limit.name);
+            if let Some(before) = before.filter(|before| before.adapts.is_some())
+                && let Some(range) = limit.adapts
+            {
+                limit.seats = before.seats.clamp(range.min, range.max);
+            }
+        }
+        self.passed.clear();
         self.gate.reconfigure(new, self.now);
         let since: HashMap<_, _> = self
             .gate
@@ -402,6 +420,44 @@ impl World {
                 waiter.deadline = waiter.deadline.min(since.saturating_add(timeout));
             }
         }
+    }
+
+    fn adapt(&mut self) {
+        let readings = [
+            Reading::Calm,
+            Reading::Pressed,
+            Reading::Between,
+            Reading::Silent,
+            Reading::Unreadable,
+        ];
+        let readings: Vec<_> = (0..1 + self.random.below(2))
+            .filter_map(|_| self.random.pick(&readings))
+            .collect();
+        // What is reserved stays so when the bucket gets more seats.
+        let (seats, was_reserved) = (self.seats(), u32::MAX / 2);
+        for ((_, (_, name)), passed) in &mut self.passed {
+            let own = name.split(' ').next().and_then(|name| seats.get(name));
+            if own.is_some_and(|seats| *passed >= *seats) {
+                *passed = was_reserved;
+            }
+        }
+        let moved = self.gate.adapt(&Readings::from_iter(readings), self.now);
+        for (limit, view) in self.settings.limits.iter_mut().zip(self.gate.limits()) {
+            let before = limit.seats.get();
+            assert!(view.seats == before || limit.adapts.is_some() && moved);
+            assert!(view.seats <= before + 1, "one step");
+            limit.seats = NonZeroU32::new(view.seats).unwrap();
+            if let Some(range) = limit.adapts {
+                assert!((range.min..=range.max).contains(&limit.seats));
+            }
+        }
+    }
+
+    fn seats(&self) -> HashMap<String, u32> {
+        let limits = self.settings.limits.iter();
+        limits
+            .map(|limit| (limit.name.to_string(), limit.seats.get()))
+            .collect()
     }
 
     fn pass_time(&mut self) {
@@ -424,7 +480,8 @@ impl World {
             0..=44 => self.arrive(),
             45..=79 => self.finish(),
             80..=86 => self.cancel(),
-            87..=98 => self.pass_time(),
+            87..=95 => self.pass_time(),
+            96..=98 => self.adapt(),
             _ => self.resize(),
         }
         self.hear();

@@ -15,13 +15,19 @@
 
 mod world;
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    num::NonZeroU32,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{Ended, Event, Gate, Offer, Spent};
 use crate::{
+    adaptive::Usage,
     demand::Demand,
     refusal::Refusal,
-    settings::Mode,
+    settings::{Mode, Settings},
     units::{Moment, Ticket},
     views::{LimitView, QuotaView, ShadowView},
 };
@@ -201,6 +207,26 @@ impl Shadow {
     pub(super) fn scale_budgets(&mut self, load: f64) {
         if let Some(world) = &mut self.world {
             world.gate.scale_budgets(Some(load), world.gate.now);
+        }
+    }
+
+    /// Of the limits that only watch, how much would be used.
+    pub(super) fn put_usages(&self, settings: &Settings, usages: &mut HashMap<Arc<str>, Usage>) {
+        let Some(world) = &self.world else { return };
+        let mut would_be = world.gate.buckets.usages();
+        let watching = settings
+            .limits
+            .iter()
+            .filter(|limit| settings.mode_of(limit.shadow) == Mode::Shadow);
+        for limit in watching {
+            usages.extend(would_be.remove_entry(&limit.name));
+        }
+    }
+
+    /// Limits that adapt have moved, those in force and those that only watch.
+    pub(super) fn resize(&mut self, limits: &[(Arc<str>, NonZeroU32)]) {
+        if let Some(world) = &mut self.world {
+            world.resize(limits);
         }
     }
 

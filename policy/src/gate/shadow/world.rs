@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    num::NonZeroU32,
     sync::Arc,
     time::Duration,
 };
@@ -209,6 +210,18 @@ impl World {
             self.ends.remove(&(before, ticket));
         }
         self.ends.extend(end.map(|end| (end, ticket)));
+    }
+
+    /// These limits have other seats from now on.
+    pub(super) fn resize(&mut self, limits: &[(Arc<str>, NonZeroU32)]) {
+        for (name, seats) in limits {
+            let limits = &mut self.gate.settings.limits;
+            if let Some(limit) = limits.iter_mut().find(|limit| limit.name == *name) {
+                limit.seats = *seats;
+            }
+        }
+        self.gate.resize(limits);
+        self.hear();
     }
 
     pub(super) fn next(&self) -> Option<Moment> {
