@@ -60,14 +60,18 @@ pub enum Admission {
 pub struct Permit {
     floor: Arc<Floor>,
     ticket: Ticket,
+    seats: u32,
     sent: Arc<AtomicU64>,
     ended: Ended,
+    /// Somebody has the bill.
+    billed: bool,
 }
 
 /// What is owed for a ticket that ran. Dropping it tells the gate, with what is known by then.
 pub struct Bill {
     floor: Arc<Floor>,
     ticket: Ticket,
+    seats: u32,
     spent: Spent,
 }
 
@@ -162,9 +166,11 @@ impl Floor {
 
     /// What the gauges show.
     pub fn gauges(&self) -> GaugeReading {
+        let now = self.now();
         let state = self.lock();
         GaugeReading {
             limits: state.gate.limits(),
+            quotas: state.gate.quotas(now),
             waiting: state.gate.waiting() as u64,
             queue_limit: state.gate.queue_limit() as u64,
             draining: state.gate.is_draining(),
@@ -208,17 +214,23 @@ impl Floor {
         Permit {
             floor: self.clone(),
             ticket,
+            seats: state.gate.seats_of(ticket),
             sent,
             ended: Ended::Failed,
+            billed: false,
         }
     }
 
-    fn release(&self, ticket: Ticket, ended: Ended) {
+    /// `billed`: somebody will tell what it has cost. Otherwise that was nothing.
+    fn release(&self, ticket: Ticket, ended: Ended, billed: bool) {
         let now = self.now();
         let mut state = self.lock();
         state.waiters.remove(&ticket);
         state.sent.remove(&ticket);
         state.gate.release(ticket, ended, now);
+        if !billed {
+            state.gate.charge(ticket, Spent::default(), now);
+        }
         state.deliver();
     }
 
@@ -251,10 +263,12 @@ impl State {
 
 impl Permit {
     /// What is to be paid for it. Costs are known later than seats come back, so this outlives the permit; one for each.
-    pub fn bill(&self) -> Bill {
+    pub fn bill(&mut self) -> Bill {
+        self.billed = true;
         Bill {
             floor: self.floor.clone(),
             ticket: self.ticket,
+            seats: self.seats,
             spent: Spent::default(),
         }
     }
@@ -271,6 +285,11 @@ impl Permit {
 }
 
 impl Bill {
+    /// The seats that were taken; zero if it needed none.
+    pub fn seats(&self) -> u32 {
+        self.seats
+    }
+
     /// What it has cost.
     pub fn pay(mut self, spent: Spent) {
         self.spent = spent;
@@ -287,7 +306,7 @@ impl Drop for Bill {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.floor.release(self.ticket, self.ended);
+        self.floor.release(self.ticket, self.ended, self.billed);
     }
 }
 
@@ -312,7 +331,8 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.floor.release(ticket, Ended::ClientGone);
+            // It may have been admitted by now; then it ran for no time.
+            self.floor.release(ticket, Ended::ClientGone, false);
         }
     }
 }
