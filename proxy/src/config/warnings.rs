@@ -37,6 +37,7 @@ impl Config {
         self.doubt_seats(&mut warn);
         self.doubt_limits(&mut warn);
         self.doubt_quotas(&mut warn);
+        self.doubt_weights(&mut warn);
         self.doubt_waiting(&mut warn);
         self.doubt_identity(&mut warn);
         all

@@ -1,8 +1,24 @@
-//! What is hardly meant about budgets.
+//! What is hardly meant about budgets and weights.
 
 use super::{Config, limits};
 
 impl Config {
+    pub(super) fn doubt_weights(&self, warn: &mut impl FnMut(String, String)) {
+        let Some(weigh) = &self.policy.weigh else {
+            return;
+        };
+        let mut limits = self.policy.limits.iter();
+        if let Some(narrow) = limits.find(|limit| limit.seats < weigh.max) {
+            warn(
+                "weigh.max".into(),
+                format!(
+                    "{} seats are more than the limit `{}` has ({}): such a request runs alone there",
+                    weigh.max, narrow.name, narrow.seats
+                ),
+            );
+        }
+    }
+
     pub(super) fn doubt_quotas(&self, warn: &mut impl FnMut(String, String)) {
         let weights = self.seats.weights();
         let seatless = |shape: &str| {
