@@ -13,7 +13,8 @@ use packgate_integration_tests::{
 fn exposed() -> BTreeSet<String> {
     let (origin, _latch) = Origin::holding();
     let gate = Packgate::start(&format!(
-        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\nqueue: {{timeout: 100ms}}\n",
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\nqueue: {{timeout: 100ms}}\n\
+         quotas: [{{name: egress, per: global, resource: bytes, rate: 1GiB/1s}}]\n",
         origin.upstream()
     ));
     let running = gate.hold_seat("demo.git");

@@ -28,6 +28,7 @@ fn gate(origin: &Origin, collector: &str, env: &[(&str, &str)]) -> Packgate {
     Packgate::start_with_env(
         &format!(
             "upstream: {}\nlimits:\n  - {{name: all, per: global, seats: 4}}\n  - {{name: each, per: repo, seats: 1}}\n\
+             quotas: [{{name: egress, per: global, match: {{shape: shallow}}, resource: bytes, rate: 1/1s}}]\n\
              queue: {{timeout: 60s, max_waiting_per_flow: 1}}\ndrain: {{delay: 0s, timeout: 5s}}\n\
              telemetry: {{otlp: '{collector}', traces: {{sample: 1}}}}\n",
             origin.upstream()
@@ -81,6 +82,8 @@ fn the_collector_gets_what_prometheus_gets() {
             ("packgate.queue.limit", ""),
             ("packgate.queue.wait", "s"),
             ("packgate.queue.waiting", ""),
+            ("packgate.quota.balance", ""),
+            ("packgate.quota.rate", ""),
             ("packgate.refusals", ""),
             ("packgate.reloads", ""),
             ("packgate.requests", ""),

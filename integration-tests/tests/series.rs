@@ -87,7 +87,8 @@ fn shapes() -> Vec<Vec<u8>> {
 fn configuration(origin: &Origin, mode: &str, queue: &str) -> String {
     format!(
         "upstream: {}\nmode: {mode}\nlimits:\n  - {{name: all, per: global, seats: 9}}\n  \
-         - {{name: each, per: repo, seats: 1}}\nqueue: {{{queue}}}\ndrain: {{delay: 0s, timeout: 60s}}\n",
+         - {{name: each, per: repo, seats: 1}}\n\
+         quotas: [{{name: egress, per: global, resource: requests, rate: 1000/1s}}]\nqueue: {{{queue}}}\ndrain: {{delay: 0s, timeout: 60s}}\n",
         origin.upstream()
     )
 }

@@ -3,7 +3,11 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    num::NonZeroU32,
+    time::Duration,
+};
 
 use packgate_policy::{
     Demand, Ended, Event, Gate, Match, MatchSpec, Mode, Moment, Offer, Per, Quota, RateRange,
@@ -578,4 +582,62 @@ fn what_needs_no_seat_is_not_weighed() {
     let ticket = runs(&mut gate, seatless("incremental"), 0);
     assert_eq!(gate.seats_of(ticket), 0);
     assert_eq!(gate.limits()[0].in_use, 0);
+}
+
+/// Ten clients claim to have something and are sent everything, again and again: the moment one is answered it asks for more,
+/// and the moment it may come back it does. Limits do not see them, for they take no seat.
+#[test]
+fn made_up_haves_get_no_more_than_the_budget_and_one_answer_each() {
+    const HOUR: u64 = 3600;
+    let (rate, burst, clients, service, cost) = (10.0, 1000.0, 10, 30, 1000);
+    let spent_in_an_hour = |quotas: Vec<Quota>| {
+        let mut gate = Gate::new(budgets(quotas));
+        let mut events: BTreeSet<(u64, usize)> = (0..clients).map(|client| (0, client)).collect();
+        let mut running: HashMap<usize, Ticket> = HashMap::new();
+        let mut spent = 0;
+        while let Some((now, client)) = events.pop_first()
+            && now < HOUR
+        {
+            if let Some(ticket) = running.remove(&client) {
+                ends(&mut gate, ticket, bytes(cost), now);
+                spent += cost;
+            }
+            let again = match gate.offer(seatless("incremental"), at(now)) {
+                Offer::Metered(ticket) => {
+                    running.insert(client, ticket);
+                    now + service
+                }
+                Offer::Refused(refusal) => now + refusal.retry_after.as_secs(),
+                Offer::Exempt => {
+                    spent += cost;
+                    now + service
+                }
+                other => panic!("{other:?}"),
+            };
+            events.insert((again, client));
+            let honest = Demand {
+                repo: "other".into(),
+                ..seatless("incremental")
+            };
+            let passes = matches!(
+                gate.offer(honest, at(now)),
+                Offer::Metered(_) | Offer::Exempt
+            );
+            assert!(passes, "another repository pays for it");
+        }
+        spent as f64
+    };
+    let each = all_shapes(quota("each", Per::Repo, Resource::Bytes, rate, burst));
+    let bounded = spent_in_an_hour(vec![each.clone()]);
+    let income = burst + rate * HOUR as f64;
+    let in_flight = (clients as u64 * cost) as f64;
+    assert!(
+        (income / 2.0..=income + in_flight).contains(&bounded),
+        "{bounded}"
+    );
+    let gated = Quota {
+        all_shapes: false,
+        ..each
+    };
+    assert!(spent_in_an_hour(vec![gated]) > 20.0 * bounded);
 }

@@ -211,6 +211,42 @@ identity: {user: [credential, basic], trusted_proxies: [10.0.0.0/8]}
 }
 
 #[test]
+fn check_says_what_budgets_and_weights_mean() {
+    let yaml = "
+upstream: {cgi: {root: /srv/git}}
+limits: [{name: all, per: global, seats: 8}]
+quotas:
+  - {name: cpu, per: repo, resource: cpu_seconds, rate: 100/1m, burst: 250, prices: {clone: 20, shallow: 0.5}}
+  - {name: egress, per: global, match: {repo: 'squareup/**'}, resource: bytes, rate: 10GiB/1h, shapes: all}
+  - {name: requests, per: repo, resource: requests, rate: {min: 1/1m, start: 10/1m, max: 1/1s}}
+weigh: {per: cpu_seconds, unit: 60s, max: 4}
+";
+    let output = packgate_reading(&["check", "-", "--replicas", "3"], yaml.as_bytes());
+    let told = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for line in [
+        "  1. cpu       100 CPU seconds a minute per repository, 250 CPU seconds saved up at most, for everything \
+         (only what takes a seat); until known: clone 20 CPU seconds, shallow 0.5 CPU seconds",
+        "  2. egress    about 171MiB a minute in all, 10GiB saved up at most, for repo squareup/** (also what takes no seat)",
+        "  3. requests  10 requests a minute (from 1 requests to 60 requests with the load) per repository, \
+         10 requests saved up at most, for everything (only what takes a seat)",
+        "weighed     a seat for each 1m of CPU time that those of its repository and shape took, 4 seats at most",
+        "  Each pod charges by itself: all together let up to 3 times as much through as each budget says.",
+    ] {
+        assert!(told.lines().any(|told| told == line), "{line}\n{told}");
+    }
+
+    let only =
+        "upstream: http://git:1\nquotas: [{name: a, per: ip, resource: requests, rate: 1/1s}]\n";
+    let told = stdout(&packgate_reading(&["check", "-"], only.as_bytes()));
+    assert!(
+        told.contains("\n  none: any number may run at once\n"),
+        "{told}"
+    );
+    assert!(told.ends_with("\nok\n"), "{told}");
+}
+
+#[test]
 fn check_says_plainly_ok_when_there_is_nothing_to_say() {
     let output = packgate(&[
         "check",

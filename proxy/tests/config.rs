@@ -6,7 +6,7 @@ use packgate::config::{
     Address, BeyondWindow, Config, ConfigErrors, HalfClose, Listen, LoadError, LogFormat,
     Overrides, RepoKey, Seats, Source, Upstream, UserSource,
 };
-use packgate_policy::{Mode, Per};
+use packgate_policy::{Mode, Per, RateRange, Resource};
 use proptest::prelude::*;
 
 fn parse(yaml: &str) -> Result<Config, ConfigErrors> {
@@ -320,6 +320,124 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         "limits: [{name: a, per: global, seats: 1}, {name: b, per: repo, seats: 1}, {name: a, per: repo, match: {repo: x}, seats: 1}]",
         &[("limits[2].name", "already the name of limits[0]")],
     ),
+    // Budgets and weights.
+    (
+        "quotas: [{}, ~, 5]",
+        &[
+            ("quotas[0].name", "is missing"),
+            ("quotas[0].per", "is missing"),
+            ("quotas[0].resource", "is missing"),
+            ("quotas[1]", "is empty"),
+            (
+                "quotas[2]",
+                "must be a mapping with the keys name, per, match, resource, rate",
+            ),
+        ],
+    ),
+    (
+        "quotas: [{name: a, per: global, resource: bytes}]",
+        &[("quotas[0].rate", "is missing")],
+    ),
+    (
+        "quotas: [{name: a, per: global, resource: cpu, rate: 1/1s}]",
+        &[(
+            "quotas[0].resource",
+            "must be cpu_seconds, memory_seconds, bytes or requests",
+        )],
+    ),
+    (
+        "quotas: [{name: a, per: user, resource: bytes, rate: 1/1s, match: {}}]",
+        &[
+            ("quotas[0].per", "fill `identity.user`"),
+            ("quotas[0].match", "has no condition"),
+        ],
+    ),
+    (
+        "limits: [{name: a, per: global, seats: 1}]\nquotas: [{name: a, per: global, resource: bytes, rate: 1/1s}, {name: b, per: global, resource: bytes, rate: 1/1s}, {name: b, per: repo, resource: bytes, rate: 1/1s}]",
+        &[
+            ("quotas[0].name", "already the name of a limit"),
+            ("quotas[2].name", "already the name of quotas[1]"),
+        ],
+    ),
+    (
+        "quotas: [{name: a, per: global, resource: bytes, rate: 100}, {name: b, per: repo, resource: bytes, rate: 1MiB}, {name: c, per: ip, resource: bytes, rate: 0/1s}]",
+        &[
+            (
+                "quotas[0].rate",
+                "an amount in a time such as `10GiB/1h` (text",
+            ),
+            (
+                "quotas[1].rate",
+                "must be an amount in a time such as `10GiB/1h`, not `1MiB`",
+            ),
+            ("quotas[2].rate", "must be more than 0"),
+        ],
+    ),
+    (
+        "quotas: [{name: a, per: global, resource: requests, rate: 1GiB/1s}, {name: b, per: repo, resource: requests, rate: 1/m}, {name: c, per: ip, resource: requests, rate: 1/10ms}, {name: d, per: ip, resource: requests, rate: 1e9/1s}]",
+        &[
+            (
+                "quotas[0].rate",
+                "must be a number such as `100` or `0.5`, not `1GiB`",
+            ),
+            ("quotas[1].rate", "must be a duration such as"),
+            ("quotas[2].rate", "at least 1s, in `1/10ms`"),
+            ("quotas[3].rate", "must be a number such as"),
+        ],
+    ),
+    (
+        "quotas: [{name: a, per: global, resource: requests, rate: {min: 5/1m, start: 1/1m, max: 9/1m}}, {name: b, per: repo, resource: requests, rate: {min: 5/1m, most: 9/1m}}]",
+        &[
+            ("quotas[0].rate", "must be in order: min <= start <= max"),
+            ("quotas[1].rate.most", "unknown key"),
+            ("quotas[1].rate.start", "is missing"),
+            ("quotas[1].rate.max", "is missing"),
+        ],
+    ),
+    (
+        "quotas: [{name: a, per: global, resource: bytes, rate: 1/1s, burst: 0, prices: {clone: -1, probe: 3}, shapes: some}]",
+        &[
+            ("quotas[0].shapes", "must be gated or all"),
+            ("quotas[0].burst", "must be more than 0"),
+            ("quotas[0].prices.probe", "unknown key"),
+            ("quotas[0].prices.clone", "must be a size"),
+        ],
+    ),
+    (
+        "quotas: [{name: a, per: global, resource: requests, rate: 1/1s, burst: .nan, prices: {clone: 3}}]",
+        &[
+            ("quotas[0].burst", "must be a number"),
+            ("quotas[0].prices", "a request counts as one"),
+        ],
+    ),
+    (
+        "quotas: [{name: a, per: global, resource: cpu_seconds, rate: 1/1s}, {name: b, per: global, resource: memory_seconds, rate: 1/1s}]",
+        &[
+            ("quotas[0].resource", "`upstream: {cgi: {root: …}}`"),
+            ("quotas[1].resource", "another server's processes"),
+        ],
+    ),
+    (
+        "weigh: {per: cpu_seconds, unit: 60s, max: 4}",
+        &[
+            ("weigh", "there is no limit whose seats"),
+            ("weigh.per", "another server's processes"),
+        ],
+    ),
+    (
+        "limits: [{name: a, per: global, seats: 1}]\nweigh: {per: bytes, unit: 60s, max: 1}",
+        &[
+            ("weigh.max", "a whole number, at least 2"),
+            ("weigh.unit", "must be a size"),
+        ],
+    ),
+    (
+        "limits: [{name: a, per: global, seats: 1}]\nweigh: {per: memory_seconds}",
+        &[
+            ("weigh.per", "must be cpu_seconds or bytes"),
+            ("weigh.max", "is missing"),
+        ],
+    ),
     (
         "limits: [{name: a, per: repo, match: {}, seats: 1}]",
         &[("limits[0].match", "has no condition")],
@@ -583,6 +701,52 @@ fn an_upstream_that_cannot_be_reached_as_written_is_a_mistake() {
         assert!(found[0].1.contains(piece), "{yaml}: {}", found[0].1);
         assert!(!found[0].1.contains("hunter2"), "{}", found[0].1);
     }
+}
+
+#[test]
+fn budgets_and_weights_are_read_as_written() {
+    let yaml = "upstream: {cgi: {root: /srv/git}}
+limits: [{name: all, per: global, seats: 8}]
+quotas:
+  - {name: cpu, per: global, resource: cpu_seconds, rate: 100/1m, burst: 250.5, prices: {clone: 20, shallow: 0.5}}
+  - {name: memory, per: repo, resource: memory_seconds, rate: 0.5 / 1s, shapes: all}
+  - {name: egress, per: ip, match: {repo: a/b}, resource: bytes, rate: 10GiB/1h, burst: 1TB}
+  - {name: requests, per: repo, resource: requests, rate: {min: 30/1m, start: 60/1m, max: 2/1s}}
+weigh: {per: cpu_seconds, unit: 1m, max: 4}
+"
+    .replace("1TB", "1000GB");
+    let policy = parse(&yaml).unwrap().policy;
+    let [cpu, memory, egress, requests] = &policy.quotas[..] else {
+        panic!("{:?}", policy.quotas)
+    };
+    assert_eq!(
+        (&*cpu.name, cpu.per, cpu.resource),
+        ("cpu", Per::Global, Resource::CpuSeconds)
+    );
+    assert_eq!(
+        (cpu.rate, cpu.burst, cpu.scales),
+        (100.0 / 60.0, 250.5, None)
+    );
+    assert_eq!(cpu.prices, [("clone", 20.0), ("shallow", 0.5)]);
+    assert!(!cpu.all_shapes && memory.all_shapes);
+    assert_eq!(
+        (memory.rate, memory.burst),
+        (0.5, 0.5),
+        "the amount of the rate"
+    );
+    assert_eq!(egress.matches.spec().repo.as_deref(), Some("a/b"));
+    assert_eq!(egress.rate, (10u64 << 30) as f64 / 3600.0);
+    assert_eq!(egress.burst, 1e12);
+    assert_eq!((requests.rate, requests.burst), (1.0, 60.0));
+    assert_eq!(requests.scales, Some(RateRange { min: 0.5, max: 2.0 }));
+    let weigh = policy.weigh.unwrap();
+    assert_eq!(
+        (weigh.per, weigh.unit, weigh.max.get()),
+        (Resource::CpuSeconds, 60.0, 4)
+    );
+    let by_bytes = good(&format!("{LIMIT}weigh: {{per: bytes, unit: 1GiB, max: 2}}"));
+    assert_eq!(by_bytes.policy.weigh.unwrap().unit, (1u64 << 30) as f64);
+    assert_eq!(good("quotas:").policy.quotas.len(), 0);
 }
 
 #[test]
@@ -1088,6 +1252,30 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
         ),
         (
             "limits: [{name: a, per: user, seats: 1}]\nidentity: {user: [basic]}",
+            "identity.user",
+        ),
+        (
+            "quotas: [{name: a, per: global, resource: bytes, rate: 1/1s}, {name: b, per: global, resource: bytes, rate: 1/1s, match: {repo: x}}]",
+            "quotas[1]",
+        ),
+        (
+            "quotas: [{name: a, per: global, resource: bytes, rate: 1/1s, match: {shape: incremental}}]",
+            "quotas[0].match.shape",
+        ),
+        (
+            "quotas: [{name: a, per: global, resource: bytes, rate: 1/1s, prices: {filtered: 1}}]",
+            "quotas[0].prices.filtered",
+        ),
+        (
+            "quotas: [{name: a, per: ip, resource: bytes, rate: 1/1s, match: {user: x}}]\nidentity: {user: [basic]}",
+            "quotas[0].match.user",
+        ),
+        (
+            "limits: [{name: a, per: global, seats: 3}]\nweigh: {per: bytes, unit: 1GiB, max: 4}",
+            "weigh.max",
+        ),
+        (
+            "quotas: [{name: a, per: user, resource: bytes, rate: 1/1s}]\nidentity: {user: [basic]}",
             "identity.user",
         ),
         (

@@ -20,6 +20,11 @@ pub(crate) fn anonymous(snapshot: &mut Snapshot) {
             HIDDEN.clone_into(key);
         }
     }
+    for quota in &mut snapshot.quotas {
+        if let (Per::User | Per::Ip, Some((key, _))) = (quota.per, &mut quota.worst) {
+            HIDDEN.clone_into(key);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -34,6 +39,9 @@ mod tests {
             let mut limit = report.snapshot.limits[0].clone();
             (limit.per, limit.busiest) = (per, Some((key.into(), 1)));
             report.snapshot.limits.push(limit);
+            let mut quota = report.snapshot.quotas[0].clone();
+            (quota.per, quota.worst) = (per, Some((key.into(), 1.0)));
+            report.snapshot.quotas.push(quota);
         }
         anonymous(&mut report.snapshot);
         let json = String::from_utf8(report.to_json()).unwrap();
@@ -43,6 +51,8 @@ mod tests {
         for shown in [
             r#""busiest":{"key":"squareup/java","in_use":2}"#,
             r#""busiest":{"key":"(hidden)","in_use":1}"#,
+            r#""worst":{"key":"squareup/java","balance":-1024.0}"#,
+            r#""worst":{"key":"(hidden)","balance":1.0}"#,
             r#""repo":"squareup/java","user":null,"ip":null"#,
         ] {
             assert!(json.contains(shown), "{json}");

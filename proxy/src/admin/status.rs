@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, net::IpAddr};
 
-use packgate_policy::{Demand, LimitView, RunningView, Snapshot, Ticket, WaitingView};
+use packgate_policy::{Demand, LimitView, QuotaView, RunningView, Snapshot, Ticket, WaitingView};
 use serde::Serialize;
 
 use crate::{telemetry::text, watch::clock::Clock};
@@ -32,6 +32,7 @@ impl StatusReport {
             mode: snapshot.mode.as_str(),
             draining: snapshot.draining,
             limits: snapshot.limits.iter().map(limit).collect(),
+            quotas: snapshot.quotas.iter().map(quota).collect(),
             running: snapshot
                 .running
                 .iter()
@@ -81,6 +82,20 @@ fn limit(view: &LimitView) -> Limit<'_> {
     }
 }
 
+fn quota(view: &QuotaView) -> Quota<'_> {
+    Quota {
+        name: &view.name,
+        per: view.per.as_str(),
+        resource: view.resource.as_str(),
+        rate: view.rate,
+        burst: view.burst,
+        worst: view.worst.as_ref().map(|(key, balance)| Worst {
+            key,
+            balance: *balance,
+        }),
+    }
+}
+
 fn who(ticket: Ticket, demand: &Demand) -> Who<'_> {
     Who {
         id: ticket.0,
@@ -97,6 +112,7 @@ struct Status<'a> {
     mode: &'static str,
     draining: bool,
     limits: Vec<Limit<'a>>,
+    quotas: Vec<Quota<'a>>,
     running: Vec<Running<'a>>,
     waiting: Vec<Waiting<'a>>,
     refused_last_hour: u64,
@@ -115,6 +131,22 @@ struct Limit<'a> {
 struct Busiest<'a> {
     key: &'a str,
     in_use: u32,
+}
+
+#[derive(Serialize)]
+struct Quota<'a> {
+    name: &'a str,
+    per: &'static str,
+    resource: &'static str,
+    rate: f64,
+    burst: f64,
+    worst: Option<Worst<'a>>,
+}
+
+#[derive(Serialize)]
+struct Worst<'a> {
+    key: &'a str,
+    balance: f64,
 }
 
 #[derive(Serialize)]
@@ -147,7 +179,7 @@ struct Waiting<'a> {
 pub(super) mod tests {
     use std::time::{Duration, SystemTime};
 
-    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, User};
+    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, Resource, User};
 
     use super::*;
 
@@ -190,6 +222,24 @@ pub(super) mod tests {
                         refused_last_hour: 3,
                     },
                 ],
+                quotas: vec![
+                    QuotaView {
+                        name: "egress".into(),
+                        per: Per::Repo,
+                        resource: Resource::Bytes,
+                        rate: 2.5,
+                        burst: 1e9,
+                        worst: Some(("squareup/java".into(), -1024.0)),
+                    },
+                    QuotaView {
+                        name: "requests".into(),
+                        per: Per::User,
+                        resource: Resource::Requests,
+                        rate: 0.5,
+                        burst: 30.0,
+                        worst: None,
+                    },
+                ],
                 running: vec![RunningView {
                     ticket: Ticket(7),
                     demand: demand(Some("alice")),
@@ -224,6 +274,9 @@ pub(super) mod tests {
         r#"{"version":1,"mode":"enforce","draining":true,"#,
         r#""limits":[{"name":"all","per":"global","seats":8,"in_use":2,"busiest":null},"#,
         r#"{"name":"each","per":"repo","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2}}],"#,
+        r#""quotas":[{"name":"egress","per":"repo","resource":"bytes","rate":2.5,"burst":1000000000.0,"#,
+        r#""worst":{"key":"squareup/java","balance":-1024.0}},"#,
+        r#"{"name":"requests","per":"user","resource":"requests","rate":0.5,"burst":30.0,"worst":null}],"#,
         r#""running":[{"id":7,"repo":"squareup/java","user":"alice","ip":"2001:db8::1","shape":"clone","seats":2,"#,
         r#""since":"2023-11-14T22:13:20.000Z","response_bytes":8589934592}],"#,
         r#""waiting":[{"id":9,"repo":"squareup/java","user":null,"ip":"2001:db8::1","shape":"clone","#,

@@ -1,5 +1,7 @@
 //! A configuration in words.
 
+mod budgets;
+
 use std::{fmt::Write, num::NonZeroU32, time::Duration};
 
 use humantime::format_duration;
@@ -20,6 +22,7 @@ pub(super) fn explain(
     let mut page = Page(String::new());
     listeners(&mut page, config);
     limits(&mut page, config);
+    budgets::budgets(&mut page, config);
     waiting(&mut page, config);
     identity(&mut page, config);
     rest(&mut page, config);
@@ -114,7 +117,10 @@ fn upstream(upstream: &Upstream) -> String {
 fn limits(page: &mut Page, config: &Config) {
     page.heading("Limits");
     if config.policy.limits.is_empty() {
-        page.line("  none: nothing is gated");
+        page.line(match config.policy.quotas.is_empty() {
+            true => "  none: nothing is gated",
+            false => "  none: any number may run at once",
+        });
     } else {
         page.line("  A request needs room in the first limit that fits it of each kind (global, repo, user, ip), in all at once.");
     }
@@ -147,6 +153,7 @@ fn limits(page: &mut Page, config: &Config) {
             false => list(seated.into_iter().map(takes)),
         },
     );
+    budgets::weigh(page, config);
     let free = free.into_iter().map(|(shape, _)| shape.to_owned());
     page.row(
         "free",

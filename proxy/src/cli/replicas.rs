@@ -14,11 +14,19 @@ use crate::config::{Config, Upstream, UserSource, Warning};
 pub(super) fn section(page: &mut Page, config: &Config, pods: NonZeroU32) {
     page.heading(&format!("For {}", count(pods.get(), "pod")));
     let limits = &config.policy.limits;
-    if limits.is_empty() || config.policy.mode == Mode::Off {
+    if !config.policy.gates() {
         return page.line("  nothing is gated in any of them");
     }
     if pods.get() == 1 {
         return page.line("  what is said above");
+    }
+    if !config.policy.quotas.is_empty() {
+        page.line(format_args!(
+            "  Each pod charges by itself: all together let up to {pods} times as much through as each budget says."
+        ));
+    }
+    if limits.is_empty() {
+        return;
     }
     page.line("  Each pod counts by itself. All together let run at once:");
     let width = limits

@@ -14,6 +14,8 @@ pub(super) const ROOT: &[&str] = &[
     "repo_key",
     "seats",
     "limits",
+    "quotas",
+    "weigh",
     "queue",
     "refusal",
     "exempt",
@@ -34,6 +36,11 @@ pub(super) const REPO_KEY: &[&str] = &["fold_case", "host"];
 /// The shapes whose seats can be set. The others never take one: what they ask for costs nothing, or is not known.
 pub(super) const SEATS: &[&str] = &["clone", "shallow", "filtered", "deepening", "incremental"];
 pub(super) const LIMIT: &[&str] = &["name", "per", "match", "seats"];
+pub(super) const QUOTA: &[&str] = &[
+    "name", "per", "match", "resource", "rate", "burst", "prices", "shapes",
+];
+pub(super) const RATE: &[&str] = &["min", "start", "max"];
+pub(super) const WEIGH: &[&str] = &["per", "unit", "max"];
 pub(super) const MATCH: &[&str] = &["repo", "user", "ip", "shape", "user_agent"];
 pub(super) const QUEUE: &[&str] = &["timeout", "max_waiting", "max_waiting_per_flow"];
 pub(super) const REFUSAL: &[&str] = &["status", "retry_after"];
@@ -60,6 +67,11 @@ pub(super) const ALL: &[(&str, &[&str])] = &[
     ("seats", SEATS),
     ("limits[]", LIMIT),
     ("limits[].match", MATCH),
+    ("quotas[]", QUOTA),
+    ("quotas[].match", MATCH),
+    ("quotas[].rate", RATE),
+    ("quotas[].prices", SEATS),
+    ("weigh", WEIGH),
     ("queue", QUEUE),
     ("refusal", REFUSAL),
     ("refusal.retry_after", RETRY_AFTER),

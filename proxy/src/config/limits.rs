@@ -43,7 +43,7 @@ pub(super) fn read(
         Some(entry) => entry.items("a list of limits", mistakes)?,
         None => Vec::new(),
     };
-    let mut names: BTreeMap<Arc<str>, String> = BTreeMap::new();
+    let mut names = Names::new();
     let mut limits = Some(Vec::new());
     for entry in entries {
         let limit = limit(&entry, identity, &mut names, mistakes);
@@ -96,7 +96,7 @@ fn put_flag(
     };
     if let Some(first) = limits[..place]
         .iter()
-        .find(|other| other.per == per && is_unconditional(other))
+        .find(|other| other.per == per && is_unconditional(&other.matches))
     {
         let taken = &first.name;
         mistakes.add(
@@ -111,8 +111,8 @@ const NO_SEATS: &str = "must be at least 1: with 0 seats nothing would ever be s
      with `seats` or `exempt`";
 
 /// Whether every demand fits it.
-pub(super) fn is_unconditional(limit: &Limit) -> bool {
-    conditions(limit.matches.spec()).is_empty()
+pub(super) fn is_unconditional(matches: &Match) -> bool {
+    conditions(matches.spec()).is_empty()
 }
 
 /// The conditions there are, with their keys.
@@ -129,10 +129,81 @@ pub(crate) fn conditions(spec: &MatchSpec) -> Vec<(&'static str, &str)> {
         .collect()
 }
 
+/// The names that are taken, and by what.
+pub(super) type Names = BTreeMap<Arc<str>, String>;
+
+/// What limits and budgets have in common: a name, what is counted, and whom it is about.
+pub(super) struct About {
+    pub(super) name: Option<Arc<str>>,
+    pub(super) per: Option<Per>,
+    pub(super) matches: Option<Match>,
+}
+
+impl About {
+    pub(super) fn read(
+        section: &Section<'_>,
+        identity: Option<&Identity>,
+        names: &mut Names,
+        mistakes: &mut Mistakes,
+    ) -> About {
+        let name = section.required(
+            "name",
+            "a name for metrics and messages, such as `each-repo`",
+            name,
+            mistakes,
+        );
+        if let Some(name) = &name {
+            match names.get(name) {
+                Some(first) => {
+                    mistakes.add(
+                        section.path_of("name"),
+                        format!(
+                            "{} is already the name of {first}; names must differ",
+                            shown(name)
+                        ),
+                    );
+                }
+                None => {
+                    names.insert(name.clone(), section.path.clone());
+                }
+            }
+        }
+        let per = section.required(
+            "per",
+            "what it is counted per: global, repo, user or ip",
+            word(PERS),
+            mistakes,
+        );
+        if let (Some(Per::User), Some(identity)) = (per, identity)
+            && identity.user.is_empty()
+        {
+            mistakes.add(
+            section.path_of("per"),
+            "nothing says who the user is, so this could never apply: fill `identity.user`, or count per ip",
+        );
+        }
+        let matches = match section.get("match") {
+            None => Some(Match::default()),
+            Some(matches) => match conditions_of(matches, identity, mistakes) {
+                Some(None) => {
+                    mistakes.add(
+                        &matches.path,
+                        "has no condition: remove the key to match everything",
+                    );
+                    None
+                }
+                Some(Some(matches)) => Some(matches),
+                None => None,
+            },
+        };
+        About { name, per, matches }
+    }
+}
+
 fn limit(
     entry: &Entry<'_>,
     identity: Option<&Identity>,
-    names: &mut BTreeMap<Arc<str>, String>,
+    names: &mut Names,
     mistakes: &mut Mistakes,
 ) -> Option<Limit> {
     if let Value::Null = entry.value {
@@ -147,56 +218,7 @@ fn limit(
     if !matches!(entry.value, Value::Map(_)) {
         return None;
     }
-    let name = section.required(
-        "name",
-        "a name for metrics and messages, such as `each-repo`",
-        name,
-        mistakes,
-    );
-    if let Some(name) = &name {
-        match names.get(name) {
-            Some(first) => {
-                mistakes.add(
-                    section.path_of("name"),
-                    format!(
-                        "{} is already the name of {first}; names must differ",
-                        shown(name)
-                    ),
-                );
-            }
-            None => {
-                names.insert(name.clone(), section.path.clone());
-            }
-        }
-    }
-    let per = section.required(
-        "per",
-        "what it is counted per: global, repo, user or ip",
-        word(PERS),
-        mistakes,
-    );
-    if let (Some(Per::User), Some(identity)) = (per, identity)
-        && identity.user.is_empty()
-    {
-        mistakes.add(
-            section.path_of("per"),
-            "nothing says who the user is, so this limit could never apply: fill `identity.user`, or count per ip",
-        );
-    }
-    let matches = match section.get("match") {
-        None => Some(Match::default()),
-        Some(matches) => match conditions_of(matches, identity, mistakes) {
-            Some(None) => {
-                mistakes.add(
-                    &matches.path,
-                    "has no condition: remove the key to match everything",
-                );
-                None
-            }
-            Some(Some(matches)) => Some(matches),
-            None => None,
-        },
-    };
+    let About { name, per, matches } = About::read(&section, identity, names, mistakes);
     let seats = section.required(
         "seats",
         "how many may run at once, at least 1",

@@ -16,6 +16,7 @@ mod keys;
 mod limits;
 mod manifests;
 mod parse;
+mod quotas;
 mod raw;
 mod rules;
 mod scalars;
@@ -167,7 +168,7 @@ pub struct Config {
     pub seats: Seats,
     /// The HTTP status of a refusal: 429 or 503.
     pub refusal_status: u16,
-    /// Mode, limits, queue, `Retry-After` and exemptions, as the gate takes them.
+    /// Mode, limits, budgets, queue, `Retry-After` and exemptions, as the gate takes them.
     pub policy: Settings,
     /// Who a client is.
     pub identity: Identity,

@@ -2,7 +2,7 @@
 //!
 //! Each function reads one part of the file and returns `None` once it has reported something. Defaults stand where the
 //! key is read. Addresses are read in `endpoints`, users in `identity`, and what
-//! belongs to the policy in `rules` and `limits`.
+//! belongs to the policy in `rules`, `limits` and `quotas`.
 
 use std::time::Duration;
 
@@ -92,7 +92,8 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
     let repo_key = repo_key(&root, mistakes);
     let seats = seats(&root, mistakes);
     let identity = identity::read(&root, mistakes);
-    let rules = rules::read(&root, overrides, mode, identity.as_ref(), mistakes);
+    let server = upstream.as_ref().map(|(_, server)| server);
+    let rules = rules::read(&root, overrides, mode, identity.as_ref(), server, mistakes);
     let timeouts = timeouts(&root, mistakes);
     let upstream_abort_grace = root.read(
         "upstream_abort_grace",

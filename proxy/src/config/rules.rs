@@ -1,4 +1,4 @@
-//! The part of the configuration that becomes the policy: limits, queue, refusals, exemptions.
+//! The part of the configuration that becomes the policy: limits, budgets, queue, refusals, exemptions.
 //!
 //! A value that cannot do what it says is a mistake here, not a surprise later: a timeout nothing can wait for, a rule for
 //! users nobody names, an exemption that trusts a name anyone can type.
@@ -8,7 +8,7 @@ use std::time::Duration;
 use packgate_policy::{Limit, Match, Mode, Queue, RetryAfter, Settings};
 
 use super::{
-    Identity, Overrides, keys, limits,
+    Identity, Overrides, Upstream, keys, limits, quotas,
     raw::Value,
     walk::{Entry, Mistakes, Section, duration, whole},
 };
@@ -17,15 +17,18 @@ use super::{
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The settings of the gate and the status of a refusal. `identity` is `None` if it is wrong itself.
+/// The settings of the gate and the status of a refusal. `identity` and `upstream` are `None` if they are wrong themselves.
 pub(super) fn read(
     root: &Section<'_>,
     overrides: &Overrides,
     mode: Option<Mode>,
     identity: Option<&Identity>,
+    upstream: Option<&Upstream>,
     mistakes: &mut Mistakes,
 ) -> Option<(Settings, u16)> {
     let limits = limits::read(root, overrides, identity, mistakes);
+    let quotas = quotas::read(root, limits.as_deref(), identity, upstream, mistakes);
+    let weigh = quotas::weigh(root, limits.as_deref(), upstream, mistakes);
     let queue = queue(root, limits.as_deref(), mistakes);
     let refusal = refusal(root, mistakes);
     let exempt = exempt(root, identity, mistakes);
@@ -33,8 +36,8 @@ pub(super) fn read(
     let settings = Settings {
         mode: mode?,
         limits: limits?,
-        quotas: Vec::new(),
-        weigh: None,
+        quotas: quotas?,
+        weigh: weigh?,
         queue: queue?,
         retry_after,
         exempt: exempt?,

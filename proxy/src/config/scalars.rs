@@ -90,6 +90,22 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// `100`, `0.5`: a number that is not negative, in decimal digits.
+pub(super) fn number(text: &str) -> Result<f64, String> {
+    let text = text.trim();
+    let decimal = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    match text.parse::<f64>().ok().filter(|_| decimal) {
+        None => Err(format!(
+            "must be a number such as `100` or `0.5`, not {}",
+            shown(text)
+        )),
+        Some(number) if number <= LARGEST as f64 => Ok(number),
+        Some(_) => Err(format!("must be at most {LARGEST}, not {}", shown(text))),
+    }
+}
+
 /// A number of bytes as [`size`] reads it back.
 pub(crate) fn show_size(bytes: u64) -> String {
     match bytes {
@@ -357,6 +373,27 @@ mod tests {
     fn a_shown_size_reads_back() {
         for bytes in [0, 1, 1023, 1024, 1 << 20, (1 << 20) + 1, 3 << 30, 1 << 40] {
             assert_eq!(size(&show_size(bytes)), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal_and_bounded() {
+        for (text, value) in [("0", 0.0), (" 100 ", 100.0), ("0.25", 0.25), (".5", 0.5)] {
+            assert_eq!(number(text), Ok(value), "{text}");
+        }
+        for text in [
+            "",
+            ".",
+            "-1",
+            "+1",
+            "1e3",
+            "inf",
+            "NaN",
+            "1,5",
+            "1.2.3",
+            "1099511627777",
+        ] {
+            assert!(number(text).is_err(), "{text}");
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! The line to a mistake: a mistake cannot do what it says; what is warned of does exactly what it says.
 
+mod budgets;
+
 use std::{collections::HashSet, path::Path, time::Duration};
 
 use packgate_policy::{Limit, Mode, Per};
@@ -34,6 +36,8 @@ impl Config {
         self.doubt_mode(&mut warn);
         self.doubt_seats(&mut warn);
         self.doubt_limits(&mut warn);
+        self.doubt_quotas(&mut warn);
+        self.doubt_weights(&mut warn);
         self.doubt_waiting(&mut warn);
         self.doubt_identity(&mut warn);
         all
@@ -79,7 +83,7 @@ impl Config {
 
     fn doubt_mode(&self, warn: &mut impl FnMut(String, String)) {
         match self.policy.mode {
-            _ if self.policy.limits.is_empty() => {
+            _ if self.policy.limits.is_empty() && self.policy.quotas.is_empty() => {
                 warn(
                     "limits".into(),
                     "no limit is configured: nothing is gated, every clone passes; try `--clones 8 --clones-per-repo 2`".into(),
@@ -142,7 +146,7 @@ impl Config {
             let hides = |other: &&Limit| {
                 let same = limits::conditions(other.matches.spec())
                     == limits::conditions(limit.matches.spec());
-                other.per == limit.per && (limits::is_unconditional(other) || same)
+                other.per == limit.per && (limits::is_unconditional(&other.matches) || same)
             };
             if let Some(first) = earlier.iter().find(hides) {
                 shadowed.insert(&limit.name);
@@ -179,7 +183,7 @@ impl Config {
             .policy
             .limits
             .iter()
-            .find(|limit| limit.per == Per::Global && limits::is_unconditional(limit));
+            .find(|limit| limit.per == Per::Global && limits::is_unconditional(&limit.matches));
         for (n, limit) in self.policy.limits.iter().enumerate() {
             if let Some(whole) = whole
                 && limit.per != Per::Global
@@ -246,12 +250,9 @@ impl Config {
                 );
             }
         }
-        let counted = self
-            .policy
-            .limits
-            .iter()
-            .any(|limit| limit.per == Per::User);
-        if counted && self.identity.user == [UserSource::Basic] {
+        let limits = self.policy.limits.iter().map(|limit| limit.per);
+        let mut counted = limits.chain(self.policy.quotas.iter().map(|quota| quota.per));
+        if counted.any(|per| per == Per::User) && self.identity.user == [UserSource::Basic] {
             warn(
                 "identity.user".into(),
                 "a Basic user name is not verified here: a client that changes it is counted as someone else".into(),

@@ -60,14 +60,18 @@ pub enum Admission {
 pub struct Permit {
     floor: Arc<Floor>,
     ticket: Ticket,
+    seats: u32,
     sent: Arc<AtomicU64>,
     ended: Ended,
+    /// Somebody has the bill.
+    billed: bool,
 }
 
 /// What is owed for a ticket that ran. Dropping it tells the gate, with what is known by then.
 pub struct Bill {
     floor: Arc<Floor>,
     ticket: Ticket,
+    seats: u32,
     spent: Spent,
 }
 
@@ -162,9 +166,11 @@ impl Floor {
 
     /// What the gauges show.
     pub fn gauges(&self) -> GaugeReading {
+        let now = self.now();
         let state = self.lock();
         GaugeReading {
             limits: state.gate.limits(),
+            quotas: state.gate.quotas(now),
             waiting: state.gate.waiting() as u64,
             queue_limit: state.gate.queue_limit() as u64,
             draining: state.gate.is_draining(),
@@ -208,17 +214,23 @@ impl Floor {
         Permit {
             floor: self.clone(),
             ticket,
+            seats: state.gate.seats_of(ticket),
             sent,
             ended: Ended::Failed,
+            billed: false,
         }
     }
 
-    fn release(&self, ticket: Ticket, ended: Ended) {
+    /// `billed`: somebody will tell what it has cost. Otherwise that was nothing.
+    fn release(&self, ticket: Ticket, ended: Ended, billed: bool) {
         let now = self.now();
         let mut state = self.lock();
         state.waiters.remove(&ticket);
         state.sent.remove(&ticket);
         state.gate.release(ticket, ended, now);
+        if !billed {
+            state.gate.charge(ticket, Spent::default(), now);
+        }
         state.deliver();
     }
 
@@ -251,10 +263,12 @@ impl State {
 
 impl Permit {
     /// What is to be paid for it. Costs are known later than seats come back, so this outlives the permit; one for each.
-    pub fn bill(&self) -> Bill {
+    pub fn bill(&mut self) -> Bill {
+        self.billed = true;
         Bill {
             floor: self.floor.clone(),
             ticket: self.ticket,
+            seats: self.seats,
             spent: Spent::default(),
         }
     }
@@ -271,6 +285,11 @@ impl Permit {
 }
 
 impl Bill {
+    /// The seats that were taken; zero if it needed none.
+    pub fn seats(&self) -> u32 {
+        self.seats
+    }
+
     /// What it has cost.
     pub fn pay(mut self, spent: Spent) {
         self.spent = spent;
@@ -287,7 +306,7 @@ impl Drop for Bill {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.floor.release(self.ticket, self.ended);
+        self.floor.release(self.ticket, self.ended, self.billed);
     }
 }
 
@@ -312,7 +331,109 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.floor.release(ticket, Ended::ClientGone);
+            // It may have been admitted by now; then it ran for no time.
+            self.floor.release(ticket, Ended::ClientGone, false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use packgate_policy::{Limit, Per, Quota, Resource};
+
+    use super::*;
+
+    /// One seat, and a budget of which a clone holds 5 bytes of 100.
+    fn floor() -> Arc<Floor> {
+        let mut settings = Settings::default();
+        settings
+            .limits
+            .push(Limit::new("all", Per::Global, NonZeroU32::MIN));
+        settings.queue.timeout = Duration::from_secs(60);
+        settings.quotas.push(Quota {
+            name: "egress".into(),
+            per: Per::Global,
+            matches: Default::default(),
+            all_shapes: true,
+            resource: Resource::Bytes,
+            rate: 1e-6,
+            scales: None,
+            burst: 100.0,
+            prices: vec![("clone", 5.0)],
+            shadow: false,
+        });
+        Floor::new(settings)
+    }
+
+    fn admit(floor: &Arc<Floor>, seats: u32) -> Admission {
+        let demand = Demand {
+            repo: "r".into(),
+            user: None,
+            ip: None,
+            shape: "clone",
+            user_agent: None,
+            seats,
+        };
+        floor.admit(demand, Duration::MAX)
+    }
+
+    /// Whole bytes that are left: what comes in meanwhile is less.
+    fn left(floor: &Floor) -> f64 {
+        let quotas = floor.gauges().quotas;
+        quotas[0]
+            .worst
+            .as_ref()
+            .map_or(100.0, |(_, left)| left.round())
+    }
+
+    #[tokio::test]
+    async fn a_bill_that_is_dropped_unpaid_charges_nothing_and_a_paid_one_what_it_says() {
+        for (paid, expected) in [(None, 100.0), (Some(60), 40.0)] {
+            for seats in [1, 0] {
+                let floor = floor();
+                let (Admission::Running(mut permit) | Admission::Metered(mut permit)) =
+                    admit(&floor, seats)
+                else {
+                    panic!("it runs")
+                };
+                let bill = permit.bill();
+                assert_eq!(bill.seats(), seats);
+                drop(permit);
+                assert_eq!(left(&floor), 95.0, "held until it is paid");
+                match paid {
+                    None => drop(bill),
+                    Some(bytes) => bill.pay(Spent {
+                        bytes,
+                        ..Spent::default()
+                    }),
+                }
+                assert_eq!(left(&floor), expected);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn who_never_gets_a_bill_leaves_nothing_held() {
+        let floor = floor();
+        let Admission::Running(running) = admit(&floor, 1) else {
+            panic!("it runs")
+        };
+        let waits = || match admit(&floor, 1) {
+            Admission::Waiting(waiter) => waiter,
+            _ => panic!("it waits"),
+        };
+        // One leaves the queue, one has just been admitted when it leaves, and one when it has taken its permit.
+        let (leaves, unaware, gone) = (waits(), waits(), waits());
+        assert_eq!(left(&floor), 80.0);
+        drop(leaves);
+        assert_eq!(left(&floor), 85.0);
+        drop(running);
+        assert_eq!((floor.occupancy(), left(&floor)), ((1, 1), 90.0));
+        drop(unaware);
+        assert_eq!((floor.occupancy(), left(&floor)), ((1, 0), 95.0));
+        drop(gone.decision().await);
+        assert_eq!((floor.occupancy(), left(&floor)), ((0, 0), 100.0));
     }
 }

@@ -11,7 +11,7 @@ use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::{
-    admit::Permit,
+    admit::{Bill, Permit},
     decide, release, respond,
     state::{Body, RequestState, UploadPack},
 };
@@ -216,16 +216,18 @@ impl Report {
     }
 
     fn write(mut self, shared: &Shared, cost: Option<cgi::Cost>) {
-        if let Some(bill) = self.request.bill.take() {
+        let bill = self.request.bill.take();
+        let seats = bill.as_ref().map(Bill::seats);
+        if let Some(bill) = bill {
             bill.pay(self.spent(cost));
         }
         let cpu = cost.map(|cost| cost.cpu);
         let trace = self.request.trace.take();
         let trace_id = trace.as_ref().map(Trace::id);
         let request = &self.request;
-        let seats = request
-            .shape()
-            .map_or(0, |shape| decide::seats_of(shape, &self.config.seats));
+        let asked = request.shape();
+        let asked = || asked.map_or(0, |shape| decide::seats_of(shape, &self.config.seats));
+        let seats = seats.unwrap_or_else(asked);
         if let Some(worked) = self.worked {
             let cost = Cost {
                 cpu: cpu.unwrap_or_default(),

@@ -47,7 +47,7 @@ pub async fn gate(
     let encoding = content_encoding(&session.req_header().headers);
     match config.policy.mode {
         Mode::Off => return Ok(false),
-        _ if config.policy.limits.is_empty() => {
+        _ if !config.policy.gates() => {
             request.body = Body::Watched(Box::new(classifier(encoding, &config.classifier)));
             return Ok(false);
         }

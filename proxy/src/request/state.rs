@@ -129,7 +129,7 @@ impl UploadPack {
     }
 
     /// It has its seats, by this decision.
-    pub fn run(&mut self, permit: Permit, decision: Decision) {
+    pub fn run(&mut self, mut permit: Permit, decision: Decision) {
         self.bill = Some(permit.bill());
         self.permit = Some(permit);
         self.decision = decision;

@@ -4,7 +4,7 @@
 //! second time for it (`otlp.rs`): the same names, units, attributes and buckets. Declaring them with the `prometheus` crate
 //! directly was rejected: pushing the same numbers would then mean declaring them twice.
 //!
-//! Attributes come from closed sets (enums of this workspace) or from the configuration (names of limits). No attribute
+//! Attributes come from closed sets (enums of this workspace) or from the configuration (names of limits and budgets). No attribute
 //! ever holds a path, a repository, a user or an address, so the number of series is known before the first request,
 //! whoever sends what. The typed methods of [`Metrics`] are the only way to record: a caller cannot add an attribute.
 //!
@@ -16,6 +16,7 @@
 //!
 //! - Requests other than `upload-pack` have no `shape` label (to Prometheus that is the same as an empty one).
 //! - A refusal that no limit is to blame for (`why="draining"`) has `limit="none"`.
+//! - Refusals by a budget have its name as `limit`: names differ, and `why="quota"` tells.
 //! - Counters whose label sets are known whole begin at 0, so that `increase()` sees the first event. Those of limits
 //!   follow the configured limits as readings see them; a limit that a reload removed loses its gauges and keeps its
 //!   counters.
@@ -36,7 +37,7 @@ use opentelemetry_sdk::{
     metrics::{SdkMeterProvider, data::ResourceMetrics, reader::MetricReader},
 };
 use packgate_classifier::{Endpoint, Shape, Why};
-use packgate_policy::{LimitView, RefusalWhy};
+use packgate_policy::{LimitView, QuotaView, RefusalWhy};
 use prometheus::{Encoder, Registry, TEXT_FORMAT, TextEncoder};
 
 use second::Second;
@@ -150,6 +151,8 @@ labels! {
 pub struct GaugeReading {
     /// Every configured limit.
     pub limits: Vec<LimitView>,
+    /// Every configured budget.
+    pub quotas: Vec<QuotaView>,
     /// Waiters now.
     pub waiting: u64,
     /// How many may wait; zero where nobody may.
@@ -182,6 +185,7 @@ pub struct Metrics {
     /// Instruments stop when their provider is dropped.
     _provider: SdkMeterProvider,
     _gauges: [ObservableGauge<u64>; 6],
+    _quotas: [ObservableGauge<f64>; 2],
 }
 
 impl std::fmt::Debug for Metrics {
@@ -294,6 +298,7 @@ impl Metrics {
             reloads: counter("packgate.reloads", "Configuration reloads, by outcome"),
             storms: counter("packgate.storms", "Clone storms that have begun"),
             _gauges: gauges_of(&meter, &reading),
+            _quotas: quota_gauges(&meter, &reading),
             registry,
             second,
             read_gauges: Box::new(gauges),
@@ -425,6 +430,9 @@ impl Metrics {
                 self.refusals_add(0, Some(&limit.name), why);
             }
         }
+        for quota in &reading.quotas {
+            self.refusals_add(0, Some(&quota.name), RefusalWhy::Quota);
+        }
         *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
         one_at_a_time
     }
@@ -521,6 +529,36 @@ fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGa
             "packgate.draining",
             "1 while new clones are refused because the process ends",
             |reading| reading.draining.into(),
+        ),
+    ]
+}
+
+/// Amounts are in the unit of each budget's resource, so the metrics have none.
+fn quota_gauges(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGauge<f64>; 2] {
+    let of_quotas = |name, description, value: fn(&QuotaView) -> f64| {
+        let reading = Arc::clone(reading);
+        meter
+            .f64_observable_gauge(name)
+            .with_description(description)
+            .with_callback(move |gauge| {
+                let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+                for quota in &reading.quotas {
+                    let name = KeyValue::new("quota", Arc::clone(&quota.name));
+                    gauge.observe(value(quota), &[name]);
+                }
+            })
+            .build()
+    };
+    [
+        of_quotas(
+            "packgate.quota.balance",
+            "What the emptiest account of the budget may still spend; below zero in debt",
+            |quota| quota.worst.as_ref().map_or(quota.burst, |(_, left)| *left),
+        ),
+        of_quotas(
+            "packgate.quota.rate",
+            "What comes in on each account of the budget per second",
+            |quota| quota.rate,
         ),
     ]
 }

@@ -2,7 +2,7 @@ use std::{
     collections::BTreeSet, sync::atomic::AtomicUsize, sync::atomic::Ordering::SeqCst, thread,
 };
 
-use packgate_policy::Per;
+use packgate_policy::{Per, Resource};
 
 use super::*;
 
@@ -19,9 +19,21 @@ fn limit(name: &str, seats: u32, in_use: u64, busiest: Option<u32>) -> LimitView
     }
 }
 
+fn quota(name: &str, left: Option<f64>) -> QuotaView {
+    QuotaView {
+        name: name.into(),
+        per: Per::Repo,
+        resource: Resource::Bytes,
+        rate: 2.5,
+        burst: 4096.0,
+        worst: left.map(|left| ("secret/repository".to_owned(), left)),
+    }
+}
+
 fn two_limits() -> GaugeReading {
     GaugeReading {
         limits: vec![limit("all", 8, 3, Some(3)), limit("each", 2, 0, None)],
+        quotas: vec![quota("debt", Some(-0.5)), quota("egress", None)],
         waiting: 5,
         queue_limit: 256,
         draining: false,
@@ -46,12 +58,18 @@ fn begun() -> Vec<String> {
         r#"packgate_draining 0"#,
         r#"packgate_queue_limit 256"#,
         r#"packgate_queue_waiting 5"#,
+        r#"packgate_quota_balance{quota="debt"} -0.5"#,
+        r#"packgate_quota_balance{quota="egress"} 4096"#,
+        r#"packgate_quota_rate{quota="debt"} 2.5"#,
+        r#"packgate_quota_rate{quota="egress"} 2.5"#,
         r#"packgate_refusals_total{limit="all",why="full"} 0"#,
         r#"packgate_refusals_total{limit="all",why="queue_full"} 0"#,
         r#"packgate_refusals_total{limit="all",why="timeout"} 0"#,
+        r#"packgate_refusals_total{limit="debt",why="quota"} 0"#,
         r#"packgate_refusals_total{limit="each",why="full"} 0"#,
         r#"packgate_refusals_total{limit="each",why="queue_full"} 0"#,
         r#"packgate_refusals_total{limit="each",why="timeout"} 0"#,
+        r#"packgate_refusals_total{limit="egress",why="quota"} 0"#,
         r#"packgate_refusals_total{limit="none",why="draining"} 0"#,
         r#"packgate_reloads_total{outcome="applied"} 0"#,
         r#"packgate_reloads_total{outcome="rejected"} 0"#,

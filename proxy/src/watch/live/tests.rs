@@ -59,6 +59,7 @@ fn live() -> Live {
                 waiting: 1,
                 refused_last_hour: 3,
             }],
+            quotas: Vec::new(),
             running: vec![runs(7, demand("squareup/java", Some("alice")))],
             waiting: vec![waits(9, 1, demand("squareup/java", None))],
             refused_last_hour: 3,

@@ -1,0 +1,123 @@
+//! Budgets and weights in words.
+
+use std::time::Duration;
+
+use humantime::format_duration;
+use packgate_policy::{Quota, Resource, Weigh};
+
+use super::{Page, count, counted, list, whom};
+use crate::config::{Config, show_size};
+
+pub(super) fn budgets(page: &mut Page, config: &Config) {
+    let quotas = &config.policy.quotas;
+    if quotas.is_empty() {
+        return;
+    }
+    page.heading("Budgets");
+    page.line(
+        "  A request is let in while every budget that fits it has something left, and charged what it cost when it has ended; none \
+         waits for one. Of those that count the same per the same the first that fits applies.",
+    );
+    let widths = quotas.iter().map(|quota| quota.name.chars().count());
+    let width = widths.max().unwrap_or(0);
+    for (n, quota) in quotas.iter().enumerate() {
+        let (name, scope) = (&quota.name, counted(quota.per));
+        let shapes = match quota.all_shapes {
+            true => "also what takes no seat",
+            false => "only what takes a seat",
+        };
+        page.line(format_args!(
+            "  {}. {name:<width$}  {} {scope}, {} saved up at most, for {} ({shapes}){}",
+            n + 1,
+            rate(quota),
+            amount(quota.resource, quota.burst),
+            whom(&quota.matches),
+            prices(quota),
+        ));
+    }
+}
+
+pub(super) fn weigh(page: &mut Page, config: &Config) {
+    if let Some(Weigh { per, unit, max }) = config.policy.weigh {
+        let unit = match per {
+            Resource::Bytes => format!("{} sent", amount(per, unit)),
+            _ => {
+                let unit = Duration::try_from_secs_f64(unit).unwrap_or(Duration::MAX);
+                format!("{} of CPU time", format_duration(unit))
+            }
+        };
+        let most = count(max.get(), "seat");
+        page.row(
+            "weighed",
+            format_args!(
+                "a seat for each {unit} that those of its repository and shape took, {most} at most"
+            ),
+        );
+    }
+}
+
+/// A minute is a time in which most budgets show as a number that one can think of.
+fn rate(quota: &Quota) -> String {
+    let minute = |per_second: f64| amount(quota.resource, per_second * 60.0);
+    match quota.scales {
+        None => format!("{} a minute", minute(quota.rate)),
+        Some(range) => format!(
+            "{} a minute (from {} to {} with the load)",
+            minute(quota.rate),
+            minute(range.min),
+            minute(range.max)
+        ),
+    }
+}
+
+fn prices(quota: &Quota) -> String {
+    let prices = quota.prices.iter();
+    let prices = prices.map(|(shape, price)| format!("{shape} {}", amount(quota.resource, *price)));
+    match quota.prices.is_empty() {
+        true => String::new(),
+        false => format!("; until known: {}", list(prices)),
+    }
+}
+
+fn amount(resource: Resource, amount: f64) -> String {
+    let unit = match resource {
+        Resource::Bytes => return bytes(amount),
+        Resource::CpuSeconds => "CPU seconds",
+        Resource::MemorySeconds => "GiB seconds",
+        Resource::Requests => "requests",
+    };
+    format!("{} {unit}", (amount * 1000.0).round() / 1000.0)
+}
+
+/// In a unit that leaves four digits at most.
+fn bytes(bytes: f64) -> String {
+    let mut unit = 1u64;
+    while bytes / unit as f64 >= 4096.0 {
+        unit <<= 10;
+    }
+    let rounded = (bytes / unit as f64).round() as u64 * unit;
+    match (rounded as f64 - bytes).abs() < 0.001 {
+        true => show_size(rounded),
+        false => format!("about {}", show_size(rounded)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_said_in_units_for_people() {
+        for (resource, value, said) in [
+            (Resource::Bytes, 10.0 * (1u64 << 30) as f64, "10GiB"),
+            (Resource::Bytes, (1u64 << 30) as f64 / 60.0 * 60.0, "1GiB"),
+            (Resource::Bytes, 178_956_970.7, "about 171MiB"),
+            (Resource::Bytes, 2_500.5, "about 2501B"),
+            (Resource::CpuSeconds, 100.0 / 60.0 * 60.0, "100 CPU seconds"),
+            (Resource::MemorySeconds, 1.0 / 3.0, "0.333 GiB seconds"),
+            (Resource::Requests, 30.0, "30 requests"),
+        ] {
+            assert_eq!(amount(resource, value), said);
+        }
+    }
+}
