@@ -78,6 +78,10 @@ fn limit(view: &LimitView) -> Limit<'_> {
             key,
             in_use: *in_use,
         }),
+        range: view.range.map(|range| Range {
+            min: range.min.get(),
+            max: range.max.get(),
+        }),
     }
 }
 
@@ -109,6 +113,13 @@ struct Limit<'a> {
     seats: u32,
     in_use: u64,
     busiest: Option<Busiest<'a>>,
+    range: Option<Range>,
+}
+
+#[derive(Serialize)]
+struct Range {
+    min: u32,
+    max: u32,
 }
 
 #[derive(Serialize)]
@@ -147,7 +158,7 @@ struct Waiting<'a> {
 pub(super) mod tests {
     use std::time::{Duration, SystemTime};
 
-    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, User};
+    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, SeatRange, User};
 
     use super::*;
 
@@ -175,6 +186,10 @@ pub(super) mod tests {
                         name: "all".into(),
                         per: Per::Global,
                         seats: 8,
+                        range: Some(SeatRange {
+                            min: 2u32.try_into().unwrap(),
+                            max: 16u32.try_into().unwrap(),
+                        }),
                         in_use: 2,
                         busiest: None,
                         waiting: 1,
@@ -184,6 +199,7 @@ pub(super) mod tests {
                         name: "each".into(),
                         per: Per::Repo,
                         seats: 2,
+                        range: None,
                         in_use: 2,
                         busiest: Some(("squareup/java".into(), 2)),
                         waiting: 1,
@@ -222,8 +238,8 @@ pub(super) mod tests {
 
     pub(in super::super) const DOCUMENT: &str = concat!(
         r#"{"version":1,"mode":"enforce","draining":true,"#,
-        r#""limits":[{"name":"all","per":"global","seats":8,"in_use":2,"busiest":null},"#,
-        r#"{"name":"each","per":"repo","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2}}],"#,
+        r#""limits":[{"name":"all","per":"global","seats":8,"in_use":2,"busiest":null,"range":{"min":2,"max":16}},"#,
+        r#"{"name":"each","per":"repo","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2},"range":null}],"#,
         r#""running":[{"id":7,"repo":"squareup/java","user":"alice","ip":"2001:db8::1","shape":"clone","seats":2,"#,
         r#""since":"2023-11-14T22:13:20.000Z","response_bytes":8589934592}],"#,
         r#""waiting":[{"id":9,"repo":"squareup/java","user":null,"ip":"2001:db8::1","shape":"clone","#,

@@ -14,6 +14,7 @@ pub(super) const ROOT: &[&str] = &[
     "repo_key",
     "seats",
     "limits",
+    "adaptive",
     "queue",
     "refusal",
     "exempt",
@@ -34,6 +35,10 @@ pub(super) const REPO_KEY: &[&str] = &["fold_case", "host"];
 /// The shapes whose seats can be set. The others never take one: what they ask for costs nothing, or is not known.
 pub(super) const SEATS: &[&str] = &["clone", "shallow", "filtered", "deepening", "incremental"];
 pub(super) const LIMIT: &[&str] = &["name", "per", "match", "seats"];
+pub(super) const SEAT_RANGE: &[&str] = &["min", "start", "max"];
+pub(super) const ADAPTIVE: &[&str] = &["tick", "cpu", "memory", "first_byte"];
+pub(super) const WATCHED: &[&str] = &["cgroup", "calm", "pressure"];
+pub(super) const FIRST_BYTE: &[&str] = &["calm", "pressure"];
 pub(super) const MATCH: &[&str] = &["repo", "user", "ip", "shape", "user_agent"];
 pub(super) const QUEUE: &[&str] = &["timeout", "max_waiting", "max_waiting_per_flow"];
 pub(super) const REFUSAL: &[&str] = &["status", "retry_after"];
@@ -60,6 +65,11 @@ pub(super) const ALL: &[(&str, &[&str])] = &[
     ("seats", SEATS),
     ("limits[]", LIMIT),
     ("limits[].match", MATCH),
+    ("limits[].seats", SEAT_RANGE),
+    ("adaptive", ADAPTIVE),
+    ("adaptive.cpu", WATCHED),
+    ("adaptive.memory", WATCHED),
+    ("adaptive.first_byte", FIRST_BYTE),
     ("queue", QUEUE),
     ("refusal", REFUSAL),
     ("refusal.retry_after", RETRY_AFTER),
