@@ -100,6 +100,11 @@ impl Answer {
         self.framer = Some(framer);
     }
 
+    /// Whether the first byte of a pack has come. A client without sideband is sent packs that are not recognised.
+    pub fn has_pack(&self) -> bool {
+        self.packing
+    }
+
     /// What the server itself has said by now: its own word for the failure, whatever becomes of the connection.
     pub fn told(&self) -> Option<Fault> {
         self.fault
@@ -220,6 +225,24 @@ mod tests {
             answer(&[b"\x03dead\n"]),
         ] {
             assert_judged(&body, Some(Fault::Sideband));
+        }
+    }
+
+    #[test]
+    fn a_pack_has_begun_with_its_first_byte_and_not_with_what_stands_before() {
+        for packets in [V0, V2] {
+            let pack = packets
+                .iter()
+                .position(|packet| packet.starts_with(b"\x01"))
+                .unwrap();
+            let before = answer(&packets[..pack]);
+            let mut whole = Answer::new();
+            whole.feed(&before);
+            // A packet that keeps the connection awake.
+            whole.feed(b"0005\x01");
+            assert!(!whole.has_pack());
+            whole.feed(&answer(&packets[pack..=pack]));
+            assert!(whole.has_pack());
         }
     }
 

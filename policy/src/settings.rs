@@ -90,6 +90,11 @@ impl Limit {
             shadow: false,
         }
     }
+
+    /// The most seats that it can come to have.
+    pub fn most_seats(&self) -> NonZeroU32 {
+        self.adapts.map_or(self.seats, |range| range.max)
+    }
 }
 
 /// The bounds between which the seats of a limit are moved.

@@ -175,12 +175,10 @@ impl<'s> Loop<'s> {
                 done += share.min(*left);
                 *left -= share;
             }
-            let ended: Vec<_> = self
-                .running
-                .extract_if(.., |_, left| *left <= 0.0)
-                .map(|(ticket, _)| ticket)
-                .collect();
+            let over = |(ticket, left): (&Ticket, &f64)| (*left <= 0.0).then_some(*ticket);
+            let ended: Vec<_> = self.running.iter().filter_map(over).collect();
             for ticket in ended {
+                self.running.remove(&ticket);
                 assert!(self.gate.release(ticket, Ended::Served, self.now));
             }
         }

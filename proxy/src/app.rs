@@ -22,11 +22,12 @@ use crate::{
     config::{self, Address, Config, Listen},
     lifecycle::manager::Manager,
     listen::{Acceptor, Manners, Strict, Times},
+    pressure::Pressure,
     request::{admit::Floor, budget::Budget, identity::HashKey, service::Service},
     telemetry::{
         access_log::AccessLog,
         diagnostics::LogLevel,
-        metrics::Metrics,
+        metrics::{GaugeReading, Metrics},
         otlp::{self, Otlp},
         traces::Traces,
     },
@@ -48,6 +49,8 @@ pub struct Shared {
     ready: AtomicBool,
     /// The gate.
     pub floor: Arc<Floor>,
+    /// How hard the server has it, where limits adapt to that.
+    pub pressure: Arc<Pressure>,
     /// What is remembered of the last hour.
     pub watch: Watch,
     /// The memory of all windows together.
@@ -215,8 +218,12 @@ pub fn share_with(
         tracing::warn!("{warning}");
     }
     let floor = Floor::new(config.policy.clone());
-    let gauges = floor.clone();
-    let gauges = move || gauges.gauges();
+    let pressure = Arc::<Pressure>::default();
+    let gauges = (floor.clone(), pressure.clone());
+    let gauges = move || GaugeReading {
+        signals: gauges.1.values(),
+        ..gauges.0.gauges()
+    };
     let (metrics, otlp) = match &config.telemetry.otlp {
         None => (Metrics::new(gauges), None),
         Some(url) => {
@@ -243,6 +250,7 @@ pub fn share_with(
         started: AtomicBool::new(false),
         ready: AtomicBool::new(false),
         floor,
+        pressure,
         watch: Watch::default(),
         budget: Arc::default(),
         access_log,

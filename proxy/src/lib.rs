@@ -7,6 +7,7 @@ pub mod config;
 pub mod control;
 pub mod lifecycle;
 pub mod listen;
+pub mod pressure;
 pub mod request;
 pub mod telemetry;
 pub mod tls;

@@ -3,8 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use packgate::config::{
-    Address, BeyondWindow, Config, ConfigErrors, HalfClose, Listen, LoadError, LogFormat,
-    Overrides, RepoKey, Seats, Source, Upstream, UserSource,
+    Adaptive, Address, Band, BeyondWindow, Config, ConfigErrors, HalfClose, Listen, LoadError,
+    LogFormat, Overrides, RepoKey, Scope, Seats, Source, Upstream, UserSource, Watched,
 };
 use packgate_policy::{Mode, Per, RateRange, Resource};
 use proptest::prelude::*;
@@ -277,6 +277,103 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
     (
         "limits: [{name: a, per: global, seats: 0}]",
         &[("limits[0].seats", "must be at least 1")],
+    ),
+    (
+        "limits: [{name: a, per: global, seats: {}}]",
+        &[
+            ("limits[0].seats.min", "is missing: the fewest seats"),
+            ("limits[0].seats.max", "is missing: the most seats"),
+        ],
+    ),
+    (
+        "limits: [{name: a, per: global, seats: {min: 0, start: x, max: 4, step: 2}}]",
+        &[
+            ("limits[0].seats.step", "known here: min, start, max"),
+            ("limits[0].seats.min", "must be at least 1"),
+            ("limits[0].seats.start", "must be a whole number"),
+        ],
+    ),
+    (
+        "limits: [{name: a, per: global, seats: {min: 4, max: 4}}]",
+        &[("limits[0].seats", "For a limit that stays write one number")],
+    ),
+    (
+        "limits: [{name: a, per: global, seats: {min: 2, start: 9, max: 8}}]",
+        &[("limits[0].seats.start", "must be from 2 to 8")],
+    ),
+    (
+        "limits: [{name: a, per: global, seats: 8}, {name: b, per: repo, seats: {min: 2, max: 8}}]",
+        &[(
+            "limits[1].seats",
+            "nothing says when to move it: add a signal",
+        )],
+    ),
+    ("adaptive:", &[("adaptive", "names no signal")]),
+    ("adaptive: {tick: 1s}", &[("adaptive", "names no signal")]),
+    (
+        "adaptive: {tick: 99ms, cpu: {cgroup: host}}",
+        &[("adaptive.tick", "must be at least 100ms")],
+    ),
+    (
+        "adaptive: {tick: 61s, cpu: {cgroup: host}}",
+        &[("adaptive.tick", "must be at most 1m")],
+    ),
+    (
+        "adaptive: {disk: {}, cpu: {}, memory: {path: /x}}",
+        &[
+            ("adaptive.disk", "known here: tick, cpu, memory, first_byte"),
+            ("adaptive.cpu.cgroup", "is missing: `host`, or the path"),
+            ("adaptive.memory.path", "known here: cgroup, calm, pressure"),
+            ("adaptive.memory.cgroup", "is missing"),
+        ],
+    ),
+    (
+        "adaptive: {cpu: {cgroup: git}, memory: {cgroup: 5}}",
+        &[
+            (
+                "adaptive.cpu.cgroup",
+                "must start with `/`, not `git`, or be `host`",
+            ),
+            ("adaptive.memory.cgroup", "must be `host`, or the path"),
+        ],
+    ),
+    (
+        "adaptive: {cpu: {cgroup: host, calm: 1.5, pressure: .nan}, memory: {cgroup: host, calm: -1, pressure: .inf}}",
+        &[
+            (
+                "adaptive.cpu.calm",
+                "must be a number from 0 to 1, such as 0.1",
+            ),
+            ("adaptive.cpu.pressure", "must be a number from 0 to 1"),
+            ("adaptive.memory.calm", "must be a number from 0 to 1"),
+            ("adaptive.memory.pressure", "must be a number from 0 to 1"),
+        ],
+    ),
+    (
+        "adaptive: {cpu: {cgroup: host, calm: 0.9}, first_byte: {calm: 4}}",
+        &[
+            (
+                "adaptive.cpu",
+                "`calm` must be below `pressure`; they are (defaults included) 0.9 and 0.9",
+            ),
+            (
+                "adaptive.first_byte",
+                "they are (defaults included) 4 and 4",
+            ),
+        ],
+    ),
+    (
+        "adaptive: {first_byte: {calm: 0.5, pressure: many}}",
+        &[
+            (
+                "adaptive.first_byte.calm",
+                "must be a number from 1 to 1000",
+            ),
+            (
+                "adaptive.first_byte.pressure",
+                "must be a number from 1 to 1000",
+            ),
+        ],
     ),
     (
         "limits: [{name: a, per: global, seats: '8'}]",
@@ -612,6 +709,40 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
 ];
+
+#[test]
+fn a_limit_that_adapts_starts_at_its_minimum_and_signals_have_defaults() {
+    let config = good(
+        "limits: [{name: a, per: global, seats: {min: 2, max: 16}}, {name: b, per: repo, seats: {min: 1, start: 3, max: 4}}]\n\
+         adaptive: {cpu: {cgroup: host}, memory: {cgroup: /sys/fs/cgroup/git}, first_byte: {}}",
+    );
+    let seats = config.policy.limits.iter().map(|limit| {
+        let range = limit.adapts.unwrap();
+        (range.min.get(), limit.seats.get(), range.max.get())
+    });
+    assert_eq!(seats.collect::<Vec<_>>(), [(2, 2, 16), (1, 3, 4)]);
+    let band = |calm, pressure| Band { calm, pressure };
+    let adaptive = Adaptive {
+        tick: Duration::from_secs(5),
+        cpu: Some(Watched {
+            scope: Scope::Host,
+            band: band(0.7, 0.9),
+        }),
+        memory: Some(Watched {
+            scope: Scope::Cgroup("/sys/fs/cgroup/git".into()),
+            band: band(0.7, 0.85),
+        }),
+        first_byte: Some(band(2.0, 4.0)),
+    };
+    assert_eq!(config.adaptive, Some(adaptive));
+
+    let config = good("adaptive: {tick: 1m, cpu: {cgroup: host, calm: 0, pressure: 1}}");
+    let adaptive = config.adaptive.unwrap();
+    assert_eq!(adaptive.tick, Duration::from_secs(60));
+    assert_eq!(adaptive.cpu.unwrap().band, band(0.0, 1.0));
+    assert_eq!((adaptive.memory, adaptive.first_byte), (None, None));
+    assert!(good("").adaptive.is_none());
+}
 
 #[test]
 fn each_mistake_is_reported_once_at_its_place() {

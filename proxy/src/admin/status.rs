@@ -79,6 +79,10 @@ fn limit(view: &LimitView) -> Limit<'_> {
             key,
             in_use: *in_use,
         }),
+        range: view.range.map(|range| Range {
+            min: range.min.get(),
+            max: range.max.get(),
+        }),
     }
 }
 
@@ -125,6 +129,13 @@ struct Limit<'a> {
     seats: u32,
     in_use: u64,
     busiest: Option<Busiest<'a>>,
+    range: Option<Range>,
+}
+
+#[derive(Serialize)]
+struct Range {
+    min: u32,
+    max: u32,
 }
 
 #[derive(Serialize)]
@@ -179,7 +190,7 @@ struct Waiting<'a> {
 pub(super) mod tests {
     use std::time::{Duration, SystemTime};
 
-    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, Resource, User};
+    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, Resource, SeatRange, User};
 
     use super::*;
 
@@ -207,6 +218,10 @@ pub(super) mod tests {
                         name: "all".into(),
                         per: Per::Global,
                         seats: 8,
+                        range: Some(SeatRange {
+                            min: 2u32.try_into().unwrap(),
+                            max: 16u32.try_into().unwrap(),
+                        }),
                         in_use: 2,
                         busiest: None,
                         waiting: 1,
@@ -216,6 +231,7 @@ pub(super) mod tests {
                         name: "each".into(),
                         per: Per::Repo,
                         seats: 2,
+                        range: None,
                         in_use: 2,
                         busiest: Some(("squareup/java".into(), 2)),
                         waiting: 1,
@@ -272,8 +288,8 @@ pub(super) mod tests {
 
     pub(in super::super) const DOCUMENT: &str = concat!(
         r#"{"version":1,"mode":"enforce","draining":true,"#,
-        r#""limits":[{"name":"all","per":"global","seats":8,"in_use":2,"busiest":null},"#,
-        r#"{"name":"each","per":"repo","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2}}],"#,
+        r#""limits":[{"name":"all","per":"global","seats":8,"in_use":2,"busiest":null,"range":{"min":2,"max":16}},"#,
+        r#"{"name":"each","per":"repo","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2},"range":null}],"#,
         r#""quotas":[{"name":"egress","per":"repo","resource":"bytes","rate":2.5,"burst":1000000000.0,"#,
         r#""worst":{"key":"squareup/java","balance":-1024.0}},"#,
         r#"{"name":"requests","per":"user","resource":"requests","rate":0.5,"burst":30.0,"worst":null}],"#,

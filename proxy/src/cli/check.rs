@@ -14,7 +14,7 @@ use std::{
 use clap::Args;
 
 use super::{ConfigFlags, complain, exit, explain, print, replicas};
-use crate::config::{self, Config, LoadError, Upstream, Warning};
+use crate::config::{self, Config, LoadError, Scope, Upstream, Warning};
 
 /// `packgate check`.
 #[derive(Args, Debug)]
@@ -167,6 +167,24 @@ fn missing_files(config: &Config) -> Vec<Warning> {
             path: "identity.hash_key_file".to_owned(),
             message,
         });
+    }
+    if let Some(adaptive) = &config.adaptive {
+        let watched = [
+            ("cpu", &adaptive.cpu, "cpu.stat"),
+            ("memory", &adaptive.memory, "memory.current"),
+        ];
+        for (key, watched, file) in watched {
+            if let Some(watched) = watched
+                && let Scope::Cgroup(path) = &watched.scope
+                && !path.join(file).is_file()
+            {
+                let message = format!("{} has no {file} on this machine", path.display());
+                missing.push(Warning {
+                    path: format!("adaptive.{key}.cgroup"),
+                    message,
+                });
+            }
+        }
     }
     missing
 }

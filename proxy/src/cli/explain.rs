@@ -5,12 +5,12 @@ mod budgets;
 use std::{fmt::Write, num::NonZeroU32, time::Duration};
 
 use humantime::format_duration;
-use packgate_policy::{Match, Mode, Per};
+use packgate_policy::{Limit, Match, Mode, Per};
 
 use super::replicas;
 use crate::config::{
-    BeyondWindow, Config, HalfClose, Listen, LogFormat, Upstream, UserSource, Warning, conditions,
-    show_size,
+    BeyondWindow, Config, HalfClose, Listen, LogFormat, Scope, Upstream, UserSource, Warning,
+    Watched, conditions, show_size,
 };
 
 /// What packgate understood, what it means for `replicas` pods if that is asked, the warnings, and `ok` on the last line.
@@ -23,6 +23,7 @@ pub(super) fn explain(
     listeners(&mut page, config);
     limits(&mut page, config);
     budgets::budgets(&mut page, config);
+    adaptive(&mut page, config);
     waiting(&mut page, config);
     identity(&mut page, config);
     rest(&mut page, config);
@@ -132,7 +133,7 @@ fn limits(page: &mut Page, config: &Config) {
         .max()
         .unwrap_or(0);
     for (n, limit) in config.policy.limits.iter().enumerate() {
-        let (name, seats) = (&limit.name, count(limit.seats.get(), "seat"));
+        let (name, seats) = (&limit.name, seats(limit));
         page.line(format_args!(
             "  {}. {name:<width$}  {seats} {}, for {}",
             n + 1,
@@ -174,6 +175,56 @@ fn limits(page: &mut Page, config: &Config) {
         "repository",
         list(key.into_iter().flatten().map(str::to_owned)),
     );
+}
+
+fn seats(limit: &Limit) -> String {
+    match limit.adapts {
+        None => count(limit.seats.get(), "seat"),
+        Some(range) => format!(
+            "{} to {} seats (first {})",
+            range.min, range.max, limit.seats
+        ),
+    }
+}
+
+fn adaptive(page: &mut Page, config: &Config) {
+    let Some(adaptive) = &config.adaptive else {
+        return;
+    };
+    page.heading("Limits that adapt");
+    page.row(
+        "tick",
+        format_args!(
+            "every {}: a seat more when all is calm and half are used, a quarter less under pressure",
+            format_duration(adaptive.tick)
+        ),
+    );
+    for (name, watched) in [("cpu", &adaptive.cpu), ("memory", &adaptive.memory)] {
+        if let Some(Watched { scope, band }) = watched {
+            let scope = match scope {
+                Scope::Host => "the host".to_owned(),
+                Scope::Cgroup(path) => path.display().to_string(),
+            };
+            let share = |share: f64| format!("{} %", share * 100.0);
+            page.row(
+                name,
+                format_args!(
+                    "of {scope}: calm below {}, pressure above {}",
+                    share(band.calm),
+                    share(band.pressure)
+                ),
+            );
+        }
+    }
+    if let Some(band) = adaptive.first_byte {
+        page.row(
+            "first byte",
+            format_args!(
+                "of a pack: calm below {} times the usual, pressure above {} times",
+                band.calm, band.pressure
+            ),
+        );
+    }
 }
 
 fn counted(per: Per) -> &'static str {

@@ -35,7 +35,7 @@ pub(super) fn section(page: &mut Page, config: &Config, pods: NonZeroU32) {
         .max()
         .unwrap_or(0);
     for limit in limits {
-        let (name, seats) = (&limit.name, limit.seats.get());
+        let (name, seats) = (&limit.name, limit.most_seats().get());
         let all = of_all(seats, pods);
         let words = match key(limit.per) {
             None => format!("{all} seats in all, {seats} in each pod"),
@@ -76,7 +76,8 @@ pub(super) fn warnings(config: &Config, pods: NonZeroU32) -> Vec<Warning> {
             .enumerate()
             .filter(|(_, limit)| limit.per == Per::Global)
         {
-            let (seats, all) = (limit.seats.get(), of_all(limit.seats.get(), pods));
+            let seats = limit.most_seats().get();
+            let all = of_all(seats, pods);
             let remedy = match seats / pods {
                 0 => format!("{seats} cannot be divided among {pods} pods: use fewer"),
                 share => format!("for {seats} in all give each pod {}", count(share, "seat")),
@@ -90,7 +91,7 @@ pub(super) fn warnings(config: &Config, pods: NonZeroU32) -> Vec<Warning> {
         }
     }
     for (n, limit) in limits.iter().enumerate() {
-        if let (Some(key), 1) = (key(limit.per), limit.seats.get()) {
+        if let (Some(key), 1) = (key(limit.per), limit.most_seats().get()) {
             warn(
                 format!("limits[{n}].seats"),
                 format!(

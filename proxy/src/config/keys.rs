@@ -16,6 +16,7 @@ pub(super) const ROOT: &[&str] = &[
     "limits",
     "quotas",
     "weigh",
+    "adaptive",
     "queue",
     "refusal",
     "exempt",
@@ -41,6 +42,10 @@ pub(super) const QUOTA: &[&str] = &[
 ];
 pub(super) const RATE: &[&str] = &["min", "start", "max"];
 pub(super) const WEIGH: &[&str] = &["per", "unit", "max"];
+pub(super) const SEAT_RANGE: &[&str] = &["min", "start", "max"];
+pub(super) const ADAPTIVE: &[&str] = &["tick", "cpu", "memory", "first_byte"];
+pub(super) const WATCHED: &[&str] = &["cgroup", "calm", "pressure"];
+pub(super) const FIRST_BYTE: &[&str] = &["calm", "pressure"];
 pub(super) const MATCH: &[&str] = &["repo", "user", "ip", "shape", "user_agent"];
 pub(super) const QUEUE: &[&str] = &["timeout", "max_waiting", "max_waiting_per_flow"];
 pub(super) const REFUSAL: &[&str] = &["status", "retry_after"];
@@ -72,6 +77,11 @@ pub(super) const ALL: &[(&str, &[&str])] = &[
     ("quotas[].rate", RATE),
     ("quotas[].prices", SEATS),
     ("weigh", WEIGH),
+    ("limits[].seats", SEAT_RANGE),
+    ("adaptive", ADAPTIVE),
+    ("adaptive.cpu", WATCHED),
+    ("adaptive.memory", WATCHED),
+    ("adaptive.first_byte", FIRST_BYTE),
     ("queue", QUEUE),
     ("refusal", REFUSAL),
     ("refusal.retry_after", RETRY_AFTER),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
 
-use packgate_policy::{Limit, Match, MatchSpec, Per};
+use packgate_policy::{Limit, Match, MatchSpec, Per, SeatRange};
 
 use super::{
     Identity, Overrides, keys,
@@ -222,20 +222,54 @@ fn limit(
     let seats = section.required(
         "seats",
         "how many may run at once, at least 1",
-        |entry: &Entry<'_>, mistakes: &mut Mistakes| match entry.value {
-            Value::Int(0) => {
-                mistakes.add(&entry.path, NO_SEATS);
-                None
-            }
-            _ => whole(1..=u32::MAX)(entry, mistakes).and_then(NonZeroU32::new),
-        },
+        seats,
         mistakes,
     );
+    let (seats, adapts) = seats?;
     let limit = Limit {
         matches: matches?,
-        ..Limit::new(&name?, per?, seats?)
+        adapts,
+        ..Limit::new(&name?, per?, seats)
     };
     (mistakes.0.len() == before).then_some(limit)
+}
+
+/// A number that stays, or the first of a range.
+fn seats(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<(NonZeroU32, Option<SeatRange>)> {
+    let Value::Map(_) = entry.value else {
+        return Some((number_of_seats(entry, mistakes)?, None));
+    };
+    let section = Section::open(&entry.path, Some(entry.value), keys::SEAT_RANGE, mistakes);
+    let min = section.required("min", "the fewest seats", number_of_seats, mistakes);
+    let start = section.optional("start", number_of_seats, mistakes);
+    let max = section.required("max", "the most seats", number_of_seats, mistakes);
+    let (min, max) = (min?, max?);
+    let start = start?.unwrap_or(min);
+    if min >= max {
+        mistakes.add(
+            &entry.path,
+            format!("`min` must be below `max`; they are {min} and {max}. For a limit that stays write one number"),
+        );
+        return None;
+    }
+    if !(min..=max).contains(&start) {
+        mistakes.add(
+            section.path_of("start"),
+            format!("must be from {min} to {max}, as `min` and `max` say"),
+        );
+        return None;
+    }
+    Some((start, Some(SeatRange { min, max })))
+}
+
+fn number_of_seats(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<NonZeroU32> {
+    match entry.value {
+        Value::Int(0) => {
+            mistakes.add(&entry.path, NO_SEATS);
+            None
+        }
+        _ => whole(1..=u32::MAX)(entry, mistakes).and_then(NonZeroU32::new),
+    }
 }
 
 fn name(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<Arc<str>> {

@@ -9,6 +9,7 @@
 //!
 //! A `validate()` on a half-trusted struct was rejected: nobody could tell by the type whether it had been called.
 
+mod adaptive;
 mod endpoints;
 mod errors;
 mod identity;
@@ -42,6 +43,7 @@ use crate::{
     tls::{Certificate, Seen, Trust},
     watch::Rule,
 };
+pub use adaptive::{Adaptive, Band, Scope, Watched};
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
 pub(crate) use manifests::{Embedded, in_manifests};
@@ -170,6 +172,8 @@ pub struct Config {
     pub refusal_status: u16,
     /// Mode, limits, budgets, queue, `Retry-After` and exemptions, as the gate takes them.
     pub policy: Settings,
+    /// By what limits adapt. There is one where a limit does.
+    pub adaptive: Option<Adaptive>,
     /// Who a client is.
     pub identity: Identity,
     /// When a connection is given up.

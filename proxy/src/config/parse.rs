@@ -1,7 +1,7 @@
 //! The tree of values and the flags become a [`Config`], or a list of every mistake.
 //!
 //! Each function reads one part of the file and returns `None` once it has reported something. Defaults stand where the
-//! key is read. Addresses are read in `endpoints`, users in `identity`, and what
+//! key is read. Addresses are read in `endpoints`, users in `identity`, signals in `adaptive`, and what
 //! belongs to the policy in `rules`, `limits` and `quotas`.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use packgate_policy::Mode;
 
 use super::{
     BeyondWindow, Classifier, Config, ConfigErrors, Drain, HalfClose, LogFormat, Overrides,
-    RepoKey, Seats, Telemetry, Timeouts, Traces, endpoints, identity, keys, limits,
+    RepoKey, Seats, Telemetry, Timeouts, Traces, adaptive, endpoints, identity, keys, limits,
     raw::{self, Value},
     rules, scalars,
     walk::{Mistakes, Section, duration, flag, parsed, share, size, whole, word},
@@ -94,6 +94,10 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
     let identity = identity::read(&root, mistakes);
     let server = upstream.as_ref().map(|(_, server)| server);
     let rules = rules::read(&root, overrides, mode, identity.as_ref(), server, mistakes);
+    let adaptive = adaptive::read(&root, mistakes);
+    if let (Some((policy, _)), Some(adaptive)) = (&rules, &adaptive) {
+        adaptive::check(&policy.limits, adaptive.as_ref(), mistakes);
+    }
     let timeouts = timeouts(&root, mistakes);
     let upstream_abort_grace = root.read(
         "upstream_abort_grace",
@@ -119,6 +123,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         seats: seats?,
         refusal_status,
         policy,
+        adaptive: adaptive?,
         identity: identity?,
         timeouts: timeouts?,
         upstream_abort_grace: upstream_abort_grace?,

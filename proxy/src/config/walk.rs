@@ -108,14 +108,24 @@ pub(super) fn flag(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<bool> {
 
 /// A share of the whole, from 0 to 1.
 pub(super) fn share(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<f64> {
-    match *entry.value {
-        Value::Int(0) => Some(0.0),
-        Value::Int(1) => Some(1.0),
-        Value::Float(value) if (0.0..=1.0).contains(&value) => Some(value),
-        _ => {
-            entry.wrong_type("a number from 0 to 1, such as 0.1", mistakes);
-            None
+    number(0.0..=1.0)(entry, mistakes)
+}
+
+/// A number within `range`, which holds neither infinity nor what is no number.
+pub(super) fn number(range: RangeInclusive<f64>) -> impl Read<f64> {
+    move |entry, mistakes| {
+        let number = match *entry.value {
+            Value::Int(value) => u32::try_from(value).ok().map(f64::from),
+            Value::Float(value) => Some(value),
+            _ => None,
+        };
+        let number = number.filter(|number| range.contains(number));
+        if number.is_none() {
+            let (least, most) = (range.start(), range.end());
+            let must_be = format!("a number from {least} to {most}, such as {}", least + 0.1);
+            entry.wrong_type(&must_be, mistakes);
         }
+        number
     }
 }
 

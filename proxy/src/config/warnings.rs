@@ -126,13 +126,14 @@ impl Config {
                 .policy
                 .limits
                 .iter()
-                .find(|limit| limit.seats.get() < seats);
+                .find(|limit| limit.most_seats().get() < seats);
             if let Some(narrow) = narrow {
                 warn(
                     format!("seats.{shape}"),
                     format!(
                         "{seats} seats are more than the limit `{}` has ({}): such a request runs alone there",
-                        narrow.name, narrow.seats
+                        narrow.name,
+                        narrow.most_seats()
                     ),
                 );
             }
@@ -187,14 +188,15 @@ impl Config {
         for (n, limit) in self.policy.limits.iter().enumerate() {
             if let Some(whole) = whole
                 && limit.per != Per::Global
-                && limit.seats >= whole.seats
+                && limit.most_seats() >= whole.most_seats()
                 && !shadowed.contains(&*limit.name)
             {
                 warn(
                     format!("limits[{n}].seats"),
                     format!(
                         "`{}` is full first: it has {} seats for everything together",
-                        whole.name, whole.seats
+                        whole.name,
+                        whole.most_seats()
                     ),
                 );
             }

@@ -20,7 +20,7 @@ use crate::{
     config::{self, Address, Config},
     control::{self, Control, Predecessor},
     listen::{Connections, Listener, Passed},
-    telemetry,
+    pressure, telemetry,
     watch::sampler,
 };
 
@@ -107,6 +107,8 @@ async fn serve(
     }
     tokio::spawn(shared.floor.clone().watch_deadlines());
     tokio::spawn(sampler(shared.clone()));
+    tokio::spawn(pressure::adapt_limits(shared.clone()));
+    tokio::spawn(pressure::follow_load(shared.clone()));
     let pushing = shared.clone();
     tokio::spawn(async move {
         if let Some(otlp) = &pushing.otlp {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Moment, Offer, Refusal, Settings, Snapshot, Spent, Ticket,
+    Demand, Ended, Event, Gate, Moment, Offer, Readings, Refusal, Settings, Snapshot, Spent, Ticket,
 };
 use tokio::{
     sync::{Notify, oneshot},
@@ -159,6 +159,16 @@ impl Floor {
         self.deadlines.notify_one();
     }
 
+    /// Tells the gate what the signals say of the server; whether a limit has moved.
+    pub fn adapt(&self, readings: &Readings) -> bool {
+        self.change(|gate, now| gate.adapt(readings, now))
+    }
+
+    /// Tells the gate how loaded the server is, from 0 to 1 if that is known; once a second.
+    pub fn scale_budgets(&self, _load: Option<f64>) {
+        // TODO(merge): `self.change(|gate, now| gate.scale_budgets(load, now))`
+    }
+
     /// From now on waiters and newcomers that need a seat are refused.
     pub fn drain(&self) {
         self.change(|gate, now| gate.drain(now));
@@ -174,6 +184,7 @@ impl Floor {
             waiting: state.gate.waiting() as u64,
             queue_limit: state.gate.queue_limit() as u64,
             draining: state.gate.is_draining(),
+            signals: Vec::new(),
         }
     }
 
@@ -200,11 +211,12 @@ impl Floor {
         (state.gate.snapshot(now), now, state.sent())
     }
 
-    fn change(&self, change: impl FnOnce(&mut Gate, Moment)) {
+    fn change<T>(&self, change: impl FnOnce(&mut Gate, Moment) -> T) -> T {
         let now = self.now();
         let mut state = self.lock();
-        change(&mut state.gate, now);
+        let result = change(&mut state.gate, now);
         state.deliver();
+        result
     }
 
     fn permit(self: &Arc<Floor>, state: &mut State, ticket: Ticket) -> Permit {

@@ -96,6 +96,7 @@ pub fn finish(
             .request(state.endpoint, None, Decision::Passed);
         return;
     };
+    request.pack = None;
     let fault = fault_of(&request, error);
     if let Some(fault) = fault {
         shared.metrics.upstream_failure(fault);

@@ -122,6 +122,7 @@ pub async fn decide_late(
     }
     // Until now the server could do nothing; its time begins here.
     request.forwarded = Some(Instant::now());
+    request.await_pack(shared, config);
     request.decided();
     Ok(())
 }

@@ -168,6 +168,7 @@ impl ProxyHttp for Service {
         };
         let now = Instant::now();
         request.forwarded = Some(now);
+        request.await_pack(&self.shared, &state.config);
         if let Some(trace) = &mut request.trace {
             hop::traced(upstream, trace, now)?;
         }
@@ -263,6 +264,11 @@ impl ProxyHttp for Service {
             request.response_bytes += piece.len() as u64;
             if let Some(answer) = &mut request.answer {
                 answer.feed(piece);
+                if answer.has_pack()
+                    && let Some(pack) = request.pack.take()
+                {
+                    pack.arrived(self.shared.floor.now());
+                }
             }
             if let Some(permit) = &request.permit {
                 permit.sent(piece.len() as u64);

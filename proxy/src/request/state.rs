@@ -18,7 +18,9 @@ use super::{
     peek::Window,
 };
 use crate::{
+    app::Shared,
     config::Config,
+    pressure::Awaited,
     telemetry::{metrics::Decision, traces::Trace},
     upstream::cgi::Expected,
 };
@@ -67,6 +69,8 @@ pub struct UploadPack {
     pub forwarded: Option<Instant>,
     /// From then to the first byte of the response's body.
     pub first_byte: Option<Duration>,
+    /// The first byte of the pack, until it has come; where somebody wants to know.
+    pub pack: Option<Awaited>,
     /// Bytes of the response's body that came from the upstream.
     pub response_bytes: u64,
     /// The upstream answers 200.
@@ -119,6 +123,7 @@ impl UploadPack {
             bill: None,
             forwarded: None,
             first_byte: None,
+            pack: None,
             response_bytes: 0,
             answered_ok: false,
             answered_whole: false,
@@ -133,6 +138,23 @@ impl UploadPack {
         self.bill = Some(permit.bill());
         self.permit = Some(permit);
         self.decision = decision;
+    }
+
+    /// The server works for it from now on: when its pack begins tells how hard the server has it.
+    pub fn await_pack(&mut self, shared: &Shared, config: &Config) {
+        let watched = config
+            .adaptive
+            .as_ref()
+            .and_then(|adaptive| adaptive.first_byte);
+        let shape = self
+            .shape()
+            .filter(|_| watched.is_some() && self.permit.is_some());
+        self.pack = shape.map(|shape| {
+            let now = shared.floor.now();
+            shared
+                .pressure
+                .asked(self.repo.clone(), shape.as_str(), now)
+        });
     }
 
     /// The shape, as far as it is known.

@@ -146,6 +146,18 @@ labels! {
     }
 }
 
+labels! {
+    /// By what limits adapt.
+    Signal {
+        /// The higher of the share of the processor in use and of the time in which somebody waited for it.
+        Cpu = "cpu",
+        /// The share of the memory in use.
+        Memory = "memory",
+        /// The time to the first byte of a pack, in what is usual.
+        FirstByte = "first_byte",
+    }
+}
+
 /// What the gauges show at one moment.
 #[derive(Default)]
 pub struct GaugeReading {
@@ -159,6 +171,8 @@ pub struct GaugeReading {
     pub queue_limit: u64,
     /// Whether the gate refuses newcomers because the process ends.
     pub draining: bool,
+    /// What the signals by which limits adapt said last.
+    pub signals: Vec<(Signal, f64)>,
 }
 
 /// Everything packgate counts and measures. Recording is cheap (no allocation, no lock that a scrape holds for long) and
@@ -175,6 +189,7 @@ pub struct Metrics {
     cpu: Counter<f64>,
     reloads: Counter<u64>,
     storms: Counter<u64>,
+    unreadable: Counter<u64>,
 
     registry: Registry,
     /// For a collector.
@@ -186,6 +201,7 @@ pub struct Metrics {
     _provider: SdkMeterProvider,
     _gauges: [ObservableGauge<u64>; 6],
     _quotas: [ObservableGauge<f64>; 2],
+    _signals: ObservableGauge<f64>,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -297,8 +313,13 @@ impl Metrics {
                 .build(),
             reloads: counter("packgate.reloads", "Configuration reloads, by outcome"),
             storms: counter("packgate.storms", "Clone storms that have begun"),
+            unreadable: counter(
+                "packgate.adaptive.unreadable",
+                "Ticks at which a signal could not be read, so that no limit rose",
+            ),
             _gauges: gauges_of(&meter, &reading),
             _quotas: quota_gauges(&meter, &reading),
+            _signals: signals_of(&meter, &reading),
             registry,
             second,
             read_gauges: Box::new(gauges),
@@ -394,6 +415,14 @@ impl Metrics {
     /// A storm that has begun. (No attribute could say of what without growing.)
     pub fn storm(&self) {
         self.storms.add(1, &[]);
+    }
+
+    /// A look at a signal that is configured, and whether it could not be read.
+    pub fn signal(&self, signal: Signal, unreadable: bool) {
+        self.unreadable.add(
+            unreadable.into(),
+            &[KeyValue::new("signal", signal.as_str())],
+        );
     }
 
     /// All series as Prometheus text ([`CONTENT_TYPE`]).
@@ -512,7 +541,7 @@ fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGa
         ),
         of_limits(
             "packgate.seats.limit",
-            "Seats each key of the limit has",
+            "Seats each key of the limit has now",
             |limit| limit.seats.into(),
         ),
         single(
@@ -561,6 +590,20 @@ fn quota_gauges(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [Observabl
             |quota| quota.rate,
         ),
     ]
+}
+
+fn signals_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> ObservableGauge<f64> {
+    let reading = Arc::clone(reading);
+    meter
+        .f64_observable_gauge("packgate.adaptive.signal")
+        .with_description("What the signals say by which limits adapt: shares, or times the usual")
+        .with_callback(move |gauge| {
+            let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            for (signal, value) in &reading.signals {
+                gauge.observe(*value, &[KeyValue::new("signal", signal.as_str())]);
+            }
+        })
+        .build()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ fn limit(name: &str, seats: u32, in_use: u64, busiest: Option<u32>) -> LimitView
         name: name.into(),
         per: Per::Repo,
         seats,
+        range: None,
         in_use,
         busiest,
         waiting: 0,
@@ -37,6 +38,7 @@ fn two_limits() -> GaugeReading {
         waiting: 5,
         queue_limit: 256,
         draining: false,
+        signals: Vec::new(),
     }
 }
 
@@ -159,6 +161,42 @@ fn every_series_of_a_scripted_run() {
     assert!(
         !text.contains("otel_scope") && !text.contains("target_info") && !text.contains("secret"),
         "{text}"
+    );
+}
+
+#[test]
+fn signals_are_shown_as_long_as_they_say_something_and_unreadable_looks_are_counted() {
+    let readings = AtomicUsize::new(0);
+    let metrics = Metrics::new(move || GaugeReading {
+        signals: match readings.fetch_add(1, SeqCst) {
+            0 => vec![(Signal::Cpu, 0.25), (Signal::FirstByte, 3.5)],
+            _ => vec![(Signal::Cpu, 1.0)],
+        },
+        ..GaugeReading::default()
+    })
+    .unwrap();
+    let shown = || {
+        let mut lines = samples(&metrics);
+        lines.retain(|line| line.starts_with("packgate_adaptive"));
+        lines
+    };
+    metrics.signal(Signal::Cpu, false);
+    assert_eq!(
+        shown(),
+        [
+            r#"packgate_adaptive_signal{signal="cpu"} 0.25"#,
+            r#"packgate_adaptive_signal{signal="first_byte"} 3.5"#,
+            r#"packgate_adaptive_unreadable_total{signal="cpu"} 0"#,
+        ]
+    );
+    metrics.signal(Signal::Memory, true);
+    assert_eq!(
+        shown(),
+        [
+            r#"packgate_adaptive_signal{signal="cpu"} 1"#,
+            r#"packgate_adaptive_unreadable_total{signal="cpu"} 0"#,
+            r#"packgate_adaptive_unreadable_total{signal="memory"} 1"#,
+        ]
     );
 }
 

@@ -54,6 +54,7 @@ fn live() -> Live {
                 name: "each".into(),
                 per: Per::Repo,
                 seats: 2,
+                range: None,
                 in_use: 2,
                 busiest: Some(("squareup/java".into(), 2)),
                 waiting: 1,

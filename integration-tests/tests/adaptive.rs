@@ -1,0 +1,248 @@
+//! Limits that follow what the server can take, through the real binary: a folder of the test's own stands for a control
+//! group, and what it says is what the kernel would say.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use packgate_integration_tests::{
+    Connection, Latch, Origin, Packgate, Reply, Request, pkt, until, wait::stays,
+};
+use tempfile::TempDir;
+
+const GIB: u64 = 1 << 30;
+
+/// A control group with 4 GiB of memory and two processors.
+struct Group(TempDir);
+
+impl Group {
+    fn new() -> Group {
+        let group = Group(tempfile::tempdir().unwrap());
+        group.says("memory.max", &format!("{}\n", 4 * GIB));
+        group.says("memory.stat", "anon 1\ninactive_file 1073741824\n");
+        group.uses_memory(3 * GIB);
+        group.says("cpu.max", "200000 100000\n");
+        group.says(
+            "cpu.pressure",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+        );
+        group.has_used_cpu(0);
+        group
+    }
+
+    /// Another text at once, as the kernel's files have it.
+    fn says(&self, file: &str, text: &str) {
+        fs::write(self.path("new"), text).unwrap();
+        fs::rename(self.path("new"), self.path(file)).unwrap();
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    /// A quarter of it is cache.
+    fn uses_memory(&self, bytes: u64) {
+        self.says("memory.current", &format!("{bytes}\n"));
+    }
+
+    fn has_used_cpu(&self, seconds: u64) {
+        self.says("cpu.stat", &format!("usage_usec {}\n", seconds * 1_000_000));
+    }
+
+    fn config(&self, origin: &Origin, seats: &str, signal: &str) -> String {
+        let signal = signal.replace("GROUP", self.0.path().to_str().unwrap());
+        format!(
+            "upstream: {}\nlimits: [{{name: all, per: global, seats: {seats}}}]\nqueue: {{timeout: 60s}}\n\
+             adaptive: {{tick: 100ms, {signal}}}\n",
+            origin.upstream()
+        )
+    }
+}
+
+fn seats(packgate: &Packgate) -> u64 {
+    packgate.status()["limits"][0]["seats"].as_u64().unwrap()
+}
+
+fn until_seats(packgate: &Packgate, expected: u64) {
+    until(&format!("{expected} seats"), || {
+        (seats(packgate) == expected).then_some(())
+    });
+}
+
+fn unreadable(packgate: &Packgate, signal: &str) -> f64 {
+    let labels = [("signal", signal)];
+    let metrics = packgate.metrics();
+    metrics.get("packgate_adaptive_unreadable_total", &labels)
+}
+
+fn signal(packgate: &Packgate, signal: &str) -> Vec<f64> {
+    let metrics = packgate.metrics();
+    metrics.values("packgate_adaptive_signal", |labels| {
+        labels["signal"] == signal
+    })
+}
+
+fn clone(packgate: &Packgate) -> Connection {
+    let mut connection = packgate.connect();
+    connection.send(&Request::upload_pack("demo.git", pkt::clone_v2()).header("X-Hold", "yes"));
+    connection
+}
+
+#[test]
+fn memory_pressure_lowers_a_limit_and_calm_raises_it_and_admits_who_waits() {
+    let (origin, latch) = Origin::holding();
+    let group = Group::new();
+    let memory = "memory: {cgroup: GROUP}";
+    let range = "{min: 2, start: 8, max: 12}";
+    let packgate = Packgate::start(&group.config(&origin, range, memory));
+    // 2 of 4 GiB: calm, but nobody is there.
+    until("the signal", || {
+        (signal(&packgate, "memory") == [0.5]).then_some(())
+    });
+    let limit = packgate.status()["limits"][0].clone();
+    assert_eq!(limit["seats"], 8);
+    assert_eq!(limit["range"], serde_json::json!({"min": 2, "max": 12}));
+    assert_eq!(unreadable(&packgate, "memory"), 0.0);
+
+    group.uses_memory(5 * GIB - GIB / 8);
+    until_seats(&packgate, 2);
+    assert_eq!(signal(&packgate, "memory"), [0.96875]);
+    let clones: Vec<_> = (0..5).map(|_| clone(&packgate)).collect();
+    packgate.until_counts(2, 3);
+
+    // Neither calm nor pressed.
+    group.uses_memory(4 * GIB + GIB / 8);
+    until("the signal", || {
+        (signal(&packgate, "memory") == [0.78125]).then_some(())
+    });
+    packgate.until_counts(2, 3);
+
+    group.uses_memory(2 * GIB);
+    packgate.until_counts(5, 0);
+    // As many as are at least half used.
+    until_seats(&packgate, 11);
+    let shown = packgate
+        .metrics()
+        .get("packgate_seats_limit", &[("limit", "all")]);
+    assert_eq!(shown, 11.0);
+
+    packgate.write_config(&group.config(&origin, "{min: 1, max: 7}", memory));
+    until_seats(&packgate, 7);
+    drop(clones);
+    latch.open();
+}
+
+#[test]
+fn what_cannot_be_read_holds_the_limit_and_is_counted_and_told_once() {
+    let (origin, latch) = Origin::holding();
+    let group = Group::new();
+    let range = "{min: 1, start: 2, max: 50}";
+    let packgate = Packgate::start(&group.config(&origin, range, "memory: {cgroup: GROUP}"));
+    let clones: Vec<_> = (0..3).map(|_| clone(&packgate)).collect();
+    // It rises as long as it is half used.
+    until_seats(&packgate, 7);
+    for broken in ["", "much\n"] {
+        group.says("memory.current", broken);
+        let before = unreadable(&packgate, "memory");
+        let more: Vec<_> = (0..5).map(|_| clone(&packgate)).collect();
+        packgate.until_counts(7, 1);
+        until("some ticks", || {
+            (unreadable(&packgate, "memory") >= before + 5.0).then_some(())
+        });
+        assert_eq!(seats(&packgate), 7, "as calm as it was");
+        assert_eq!(signal(&packgate, "memory"), [0.0; 0]);
+        drop(more);
+        packgate.until_counts(3, 0);
+    }
+    let told = |what: &str| packgate.log().matches(what).count();
+    assert_eq!(told("limits stay as they are"), 1, "{}", packgate.log());
+    group.uses_memory(3 * GIB);
+    until("it to be read again", || {
+        (told("can be read again") == 1).then_some(())
+    });
+    let _more: Vec<_> = (0..5).map(|_| clone(&packgate)).collect();
+    packgate.until_counts(8, 0);
+    drop(clones);
+    latch.open();
+}
+
+#[test]
+fn processor_time_and_waiting_for_it_lower_a_limit() {
+    let (origin, _latch) = Origin::holding();
+    let group = Group::new();
+    let range = "{min: 1, start: 16, max: 16}";
+    let packgate = Packgate::start(&group.config(&origin, range, "cpu: {cgroup: GROUP}"));
+    until("the signal", || {
+        (signal(&packgate, "cpu") == [0.0]).then_some(())
+    });
+    assert_eq!(seats(&packgate), 16);
+    // Used since the last tick, which was a moment ago.
+    group.has_used_cpu(1000);
+    until_seats(&packgate, 12);
+    until("calm", || (signal(&packgate, "cpu") == [0.0]).then_some(()));
+    group.says(
+        "cpu.pressure",
+        "some avg10=99.00 avg60=0.00 avg300=0.00 total=900000000\n",
+    );
+    until_seats(&packgate, 9);
+    // A kernel that counts no waiting.
+    fs::remove_file(group.path("cpu.pressure")).unwrap();
+    until("calm", || (signal(&packgate, "cpu") == [0.0]).then_some(()));
+    group.has_used_cpu(2000);
+    until_seats(&packgate, 7);
+    assert_eq!(unreadable(&packgate, "cpu"), 0.0);
+}
+
+#[test]
+fn packs_that_do_not_begin_lower_a_limit_once() {
+    let stuck = Latch::new();
+    let shut = stuck.clone();
+    let origin = Origin::start(move |request| match request.values("x-stuck").as_slice() {
+        [] => Reply::Now(200, b"0008NAK\n0012\x01PACK-and-more0000".to_vec()),
+        _ => Reply::Held(shut.clone(), b"0008NAK\n".to_vec()),
+    });
+    let group = Group::new();
+    let range = "{min: 1, start: 8, max: 8}";
+    let packgate = Packgate::start(&group.config(&origin, range, "first_byte: {}"));
+    let request = || Request::upload_pack("demo.git", pkt::clone_v2());
+    for _ in 0..6 {
+        assert_eq!(packgate.ask(&request()).status, 200);
+    }
+    until("a ratio", || {
+        (!signal(&packgate, "first_byte").is_empty()).then_some(())
+    });
+    assert!(signal(&packgate, "first_byte")[0] < 2.0);
+    assert_eq!(seats(&packgate), 8);
+
+    let send = || {
+        let mut connection = packgate.connect();
+        connection.send(&request().header("X-Stuck", "yes"));
+        connection
+    };
+    let clones: Vec<_> = (0..7).map(|_| send()).collect();
+    packgate.until_counts(7, 0);
+    until_seats(&packgate, 6);
+    // What was asked for before says nothing about the limit that is now.
+    stays(Duration::from_millis(500), "it stays", || {
+        seats(&packgate) == 6
+    });
+    drop(clones);
+    stuck.open();
+}
+
+#[test]
+fn this_machine_tells_its_processor_and_its_memory() {
+    let (origin, _latch) = Origin::holding();
+    let group = Group::new();
+    let host = "cpu: {cgroup: host}, memory: {cgroup: host}";
+    let packgate = Packgate::start(&group.config(&origin, "{min: 1, max: 2}", host));
+    let both = || {
+        Some((
+            signal(&packgate, "cpu").pop()?,
+            signal(&packgate, "memory").pop()?,
+        ))
+    };
+    let (cpu, memory) = until("both signals", both);
+    assert!(
+        (0.0..=1.0).contains(&cpu) && memory > 0.0 && memory < 1.0,
+        "{cpu} {memory}"
+    );
+}

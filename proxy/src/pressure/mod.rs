@@ -1,0 +1,221 @@
+//! How hard the server has it: the signals by which limits adapt.
+//!
+//! A signal is one number at each tick, and two thresholds from the configuration: below the first the server is calm, above
+//! the second it is pressed. What a file of the kernel says is text in and a number or a sentence out (`cpu`, `memory`), what
+//! requests tell is kept in `first_byte`; only `files` reads files and only `adapt_limits` has a clock. The decision is the
+//! policy's.
+//!
+//! A signal that cannot be read is told apart from a calm one: whoever mistypes a path would otherwise raise his limits to
+//! their maximum, and see nothing.
+
+mod cpu;
+mod files;
+mod first_byte;
+mod memory;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use packgate_policy::{Moment, Reading, Readings};
+
+use crate::{
+    app::Shared,
+    config::{Adaptive, Band, Watched},
+    telemetry::metrics::Signal,
+};
+pub use first_byte::Awaited;
+use first_byte::FirstBytes;
+
+/// How often budgets are told the load, and a configuration without signals is looked at again.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Why a signal cannot be read.
+type Unreadable = String;
+
+/// What a signal tells: a number, or nothing at this tick.
+type Told = Result<Option<f64>, Unreadable>;
+
+/// What requests tell of the server, and what the signals said last.
+#[derive(Debug, Default)]
+pub struct Pressure {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    first_bytes: FirstBytes,
+    values: Vec<(Signal, f64)>,
+}
+
+impl Pressure {
+    /// What each signal said at the last tick; those that said nothing are not among them.
+    pub fn values(&self) -> Vec<(Signal, f64)> {
+        self.lock().values.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the kernel has counted so far, for signals that are differences between two looks.
+#[derive(Default)]
+struct Meters {
+    cpu: cpu::Meter,
+}
+
+impl Meters {
+    /// The processor, and the memory; those that are watched.
+    async fn read(
+        &mut self,
+        adaptive: &Adaptive,
+        now: impl Fn() -> Moment,
+    ) -> Vec<(Signal, Band, Told)> {
+        let (cpu, memory) = (adaptive.cpu.clone(), adaptive.memory.clone());
+        let look = move || {
+            let cpu = cpu.map(|watched| (cpu::look(&watched.scope), watched));
+            let memory = memory.map(|watched| (memory::look(&watched.scope), watched));
+            (cpu, memory)
+        };
+        // The kernel may have to add up much for these, and whoever mounts something strange there shall stop nobody.
+        let Ok((cpu, memory)) = tokio::task::spawn_blocking(look).await else {
+            return Vec::new();
+        };
+        let mut told = Vec::new();
+        if let Some((text, Watched { band, .. })) = cpu {
+            told.push((Signal::Cpu, band, self.cpu.read(&text, now())));
+        }
+        if let Some((text, Watched { band, .. })) = memory {
+            told.push((Signal::Memory, band, memory::share(&text).map(Some)));
+        }
+        told
+    }
+}
+
+/// Reads the signals once a tick and has the gate adapt its limits, for as long as the process lives.
+pub async fn adapt_limits(shared: Arc<Shared>) {
+    let mut meters = Meters::default();
+    let mut reported = Reported::default();
+    let mut moved = Moment::default();
+    loop {
+        let config = shared.config();
+        let Some(adaptive) = &config.adaptive else {
+            (meters, reported) = Default::default();
+            shared.pressure.lock().values.clear();
+            tokio::time::sleep(SECOND).await;
+            continue;
+        };
+        let mut told = meters.read(adaptive, || shared.floor.now()).await;
+        if let Some(band) = adaptive.first_byte {
+            let now = shared.floor.now();
+            let ratio = shared.pressure.lock().first_bytes.ratio(moved, now);
+            told.push((Signal::FirstByte, band, Ok(ratio)));
+        }
+        for (signal, _, told) in &told {
+            shared.metrics.signal(*signal, told.is_err());
+            reported.report(*signal, told);
+        }
+        let readings: Readings = told
+            .iter()
+            .map(|(_, band, told)| reading(*band, told))
+            .collect();
+        let values = told
+            .into_iter()
+            .filter_map(|(signal, _, told)| Some((signal, told.ok()??)));
+        shared.pressure.lock().values = values.collect();
+        if shared.floor.adapt(&readings) {
+            moved = shared.floor.now();
+        }
+        tokio::time::sleep(adaptive.tick).await;
+    }
+}
+
+/// Tells the gate once a second how loaded the server is, for as long as the process lives.
+pub async fn follow_load(shared: Arc<Shared>) {
+    let mut meters = Meters::default();
+    loop {
+        let load = match &shared.config().adaptive {
+            None => None,
+            Some(adaptive) => load(&meters.read(adaptive, || shared.floor.now()).await),
+        };
+        shared.floor.scale_budgets(load);
+        tokio::time::sleep(SECOND).await;
+    }
+}
+
+/// The higher of the shares of processor and memory in use, from 0 to 1; nothing if one that is watched cannot be told.
+fn load(told: &[(Signal, Band, Told)]) -> Option<f64> {
+    let shares = told.iter().map(|(_, _, told)| told.as_ref().ok()?.as_ref());
+    let shares: Option<Vec<_>> = shares.collect();
+    shares?.into_iter().copied().reduce(f64::max)
+}
+
+fn reading(band: Band, told: &Told) -> Reading {
+    match told {
+        Err(_) => Reading::Unreadable,
+        Ok(None) => Reading::Silent,
+        Ok(Some(value)) if *value < band.calm => Reading::Calm,
+        Ok(Some(value)) if *value > band.pressure => Reading::Pressed,
+        Ok(Some(_)) => Reading::Between,
+    }
+}
+
+/// Which signals the log knows to be unreadable: a line when that begins, and one when it is over.
+#[derive(Default)]
+struct Reported(Vec<Signal>);
+
+impl Reported {
+    fn report(&mut self, signal: Signal, told: &Told) {
+        let known = self.0.contains(&signal);
+        match told {
+            Err(why) if !known => {
+                self.0.push(signal);
+                tracing::warn!(signal = signal.as_str(), "limits stay as they are: {why}");
+            }
+            Ok(_) if known => {
+                self.0.retain(|other| *other != signal);
+                tracing::info!(signal = signal.as_str(), "the signal can be read again");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAND: Band = Band {
+        calm: 0.7,
+        pressure: 0.9,
+    };
+
+    #[test]
+    fn a_number_is_calm_below_the_one_threshold_and_pressed_above_the_other() {
+        for (told, expected) in [
+            (Ok(Some(0.0)), Reading::Calm),
+            (Ok(Some(0.69)), Reading::Calm),
+            (Ok(Some(0.7)), Reading::Between),
+            (Ok(Some(0.9)), Reading::Between),
+            (Ok(Some(0.91)), Reading::Pressed),
+            (Ok(None), Reading::Silent),
+            (Err("no".to_owned()), Reading::Unreadable),
+        ] {
+            assert_eq!(reading(BAND, &told), expected, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn the_load_is_the_higher_share_and_unknown_as_soon_as_one_is() {
+        let told = |cpu: Told, memory: Told| {
+            load(&[(Signal::Cpu, BAND, cpu), (Signal::Memory, BAND, memory)])
+        };
+        assert_eq!(told(Ok(Some(0.2)), Ok(Some(0.6))), Some(0.6));
+        assert_eq!(told(Ok(Some(0.9)), Ok(Some(0.6))), Some(0.9));
+        assert_eq!(told(Ok(None), Ok(Some(0.6))), None);
+        assert_eq!(told(Ok(Some(0.9)), Err("no".to_owned())), None);
+        assert_eq!(load(&[]), None);
+    }
+}
