@@ -14,7 +14,8 @@ fn exposed() -> BTreeSet<String> {
     let (origin, _latch) = Origin::holding();
     let gate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\nqueue: {{timeout: 100ms}}\n\
-         quotas: [{{name: egress, per: global, resource: bytes, rate: 1GiB/1s}}]\n",
+         quotas: [{{name: egress, per: global, resource: bytes, rate: 1GiB/1s}}]\n\
+         adaptive: {{memory: {{cgroup: host}}}}\n",
         origin.upstream()
     ));
     let running = gate.hold_seat("demo.git");
@@ -35,6 +36,10 @@ fn exposed() -> BTreeSet<String> {
     ));
     server.ask(&Request::upload_pack("demo.git", pkt::clone_v2()));
     let names = |metrics: Metrics| metrics.kinds().keys().cloned().collect::<Vec<_>>();
+    until("a signal", || {
+        let has = |name: &String| name == "packgate_adaptive_signal";
+        names(gate.metrics()).iter().any(has).then_some(())
+    });
     // What a process cost is known when it has been reaped.
     until("the cost of a request", || {
         let has = |name: &String| name == "packgate_upstream_cpu_seconds_total";

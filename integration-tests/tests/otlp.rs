@@ -23,6 +23,9 @@ const SOON: [(&str, &str); 2] = [
     ("OTEL_BSP_SCHEDULE_DELAY", "100"),
 ];
 
+/// A control group that always says the same.
+const GROUP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/group");
+
 fn gate(origin: &Origin, collector: &str, env: &[(&str, &str)]) -> Packgate {
     let env = [&SOON[..], env].concat();
     Packgate::start_with_env(
@@ -30,7 +33,7 @@ fn gate(origin: &Origin, collector: &str, env: &[(&str, &str)]) -> Packgate {
             "upstream: {}\nlimits:\n  - {{name: all, per: global, seats: 4}}\n  - {{name: each, per: repo, seats: 1}}\n\
              quotas: [{{name: egress, per: global, match: {{shape: shallow}}, resource: bytes, rate: 1/1s}}]\n\
              queue: {{timeout: 60s, max_waiting_per_flow: 1}}\ndrain: {{delay: 0s, timeout: 5s}}\n\
-             telemetry: {{otlp: '{collector}', traces: {{sample: 1}}}}\n",
+             adaptive: {{memory: {{cgroup: {GROUP}}}}}\ntelemetry: {{otlp: '{collector}', traces: {{sample: 1}}}}\n",
             origin.upstream()
         ),
         &env,
@@ -78,6 +81,8 @@ fn the_collector_gets_what_prometheus_gets() {
     assert_eq!(
         units,
         BTreeMap::from([
+            ("packgate.adaptive.signal", ""),
+            ("packgate.adaptive.unreadable", ""),
             ("packgate.draining", ""),
             ("packgate.queue.limit", ""),
             ("packgate.queue.wait", "s"),

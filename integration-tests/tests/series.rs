@@ -87,8 +87,10 @@ fn shapes() -> Vec<Vec<u8>> {
 fn configuration(origin: &Origin, mode: &str, queue: &str) -> String {
     format!(
         "upstream: {}\nmode: {mode}\nlimits:\n  - {{name: all, per: global, seats: 9}}\n  \
-         - {{name: each, per: repo, seats: 1}}\n\
-         quotas: [{{name: egress, per: global, resource: requests, rate: 1000/1s}}]\nqueue: {{{queue}}}\ndrain: {{delay: 0s, timeout: 60s}}\n",
+         - {{name: each, per: repo, seats: 1}}\nqueue: {{{queue}}}\n\
+         quotas: [{{name: egress, per: global, resource: requests, rate: 1000/1s}}]\n\
+         adaptive: {{tick: 100ms, cpu: {{cgroup: host}}, memory: {{cgroup: host}}, first_byte: {{}}}}\n\
+         drain: {{delay: 0s, timeout: 60s}}\n",
         origin.upstream()
     )
 }
@@ -102,7 +104,7 @@ fn in_front_of_a_server() -> String {
             latches[usize::from(*which == "2")].clone(),
             b"first".to_vec(),
         ),
-        _ => Reply::Now(200, b"passed".to_vec()),
+        _ => Reply::Now(200, b"0008NAK\n0009\x01PACK0000".to_vec()),
     });
     let queue = "timeout: 60s, max_waiting_per_flow: 1";
     let packgate = Packgate::start(&configuration(&origin, "enforce", queue));
@@ -140,6 +142,17 @@ fn in_front_of_a_server() -> String {
         assert_eq!(packgate.ask(&request).status, 200);
     }
 
+    // Packs whose times can be compared.
+    for _ in 0..6 {
+        assert_eq!(packgate.ask(&clone("")).status, 200);
+    }
+    until("all signals", || {
+        let told = packgate
+            .metrics()
+            .values("packgate_adaptive_signal", |_| true);
+        (told.len() == 3).then_some(())
+    });
+
     // One runs, one waits, one is refused, and the one that waits hangs up; another one waits until its turn comes.
     let mut running = send(clone("1"));
     packgate.until_counts(1, 0);
@@ -171,7 +184,7 @@ fn in_front_of_a_server() -> String {
     packgate.until_counts(1, 1);
     packgate.signal(Signal::TERM);
     assert_eq!(refused.read_response().unwrap().status, 429);
-    packgate.until_logged(shapes().len() + 6);
+    packgate.until_logged(shapes().len() + 12);
     let text = packgate.metrics().text().to_owned();
     second.open();
     running.read_response().unwrap();

@@ -169,6 +169,41 @@ fn a_server_that_got_smaller_is_followed_by_quarters() {
     );
 }
 
+/// The table in `docs/policy.md`, row by row.
+#[test]
+fn the_example_of_the_documentation_is_what_happens() {
+    let page = include_str!("../../../docs/policy.md");
+    let (_, section) = page.split_once("## Adaptive limits").unwrap();
+    let rows = section.lines().filter(|line| line.ends_with(" |"));
+    let rows: Vec<Vec<&str>> = rows
+        .map(|line| line.split('|').map(str::trim).collect())
+        .filter(|cells: &Vec<&str>| cells[3].ends_with(" %"))
+        .collect();
+    let number = |text: &str| -> u32 { text.trim_end_matches(" %").parse().unwrap() };
+    let mut limit = Full::at(1, 1, 16);
+    let mut tick = 1;
+    for cells in &rows {
+        let (from, to) = cells[1].split_once(" to ").unwrap_or((cells[1], cells[1]));
+        assert_eq!(number(from), tick);
+        while tick <= number(to) {
+            let running = number(cells[2]);
+            let advice = match number(cells[3]) {
+                ..70 => CALM,
+                70..=90 => HOLD,
+                _ => PRESSED,
+            };
+            let usage = Usage {
+                busiest: running.into(),
+                shrinking: running > limit.level,
+            };
+            let seats = limit.tick_used(advice, usage);
+            assert_eq!(seats, number(cells[4]), "tick {tick}");
+            tick += 1;
+        }
+    }
+    assert_eq!((rows.len(), tick), (10, 18));
+}
+
 /// A signal that is late by some ticks lets a limit climb too high before it tells.
 #[test]
 fn a_late_signal_does_not_make_it_saw() {

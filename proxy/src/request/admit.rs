@@ -165,8 +165,8 @@ impl Floor {
     }
 
     /// Tells the gate how loaded the server is, from 0 to 1 if that is known; once a second.
-    pub fn scale_budgets(&self, _load: Option<f64>) {
-        // TODO(merge): `self.change(|gate, now| gate.scale_budgets(load, now))`
+    pub fn scale_budgets(&self, load: Option<f64>) {
+        self.change(|gate, now| gate.scale_budgets(load, now));
     }
 
     /// From now on waiters and newcomers that need a seat are refused.
