@@ -1,7 +1,7 @@
 //! The gate: what happens to a demand from its arrival to its end.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -119,7 +119,8 @@ pub struct Gate {
     settings: Settings,
     buckets: Buckets,
     queue: FairQueue,
-    running: HashMap<Ticket, Running>,
+    /// In order, so that what is computed from it is the same each time.
+    running: BTreeMap<Ticket, Running>,
     waiting: HashMap<Ticket, Waiter>,
     deadlines: BTreeSet<(Moment, Ticket)>,
     events: VecDeque<Event>,
@@ -138,7 +139,7 @@ impl Gate {
             settings,
             buckets: Buckets::default(),
             queue: FairQueue::default(),
-            running: HashMap::new(),
+            running: BTreeMap::new(),
             waiting: HashMap::new(),
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
@@ -298,6 +299,12 @@ impl Gate {
         self.waiting.len()
     }
 
+    /// The seats that who runs under `ticket` takes; `None` if nobody does.
+    pub fn seats_of(&self, ticket: Ticket) -> Option<u32> {
+        let running = self.running.get(&ticket)?;
+        Some(running.occupies.seats)
+    }
+
     /// How many may wait; zero where nobody may.
     pub fn queue_limit(&self) -> usize {
         let queue = &self.settings.queue;
@@ -372,12 +379,10 @@ impl Gate {
             since: running.occupies.since,
             expected_end: running.occupies.expected_end(),
         });
-        let mut running: Vec<_> = running.collect();
-        running.sort_unstable_by_key(|view| view.ticket);
         Snapshot {
             mode: self.settings.mode,
             limits: self.limits(),
-            running,
+            running: running.collect(),
             waiting: self.waiting_views(now),
             refused_last_hour: self.refusals.sum(now),
             refusals: self.refusals.by_limit(now),

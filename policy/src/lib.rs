@@ -3,7 +3,8 @@
 //! The crate is one state machine, [`Gate`], without I/O, clock or threads. Its caller puts a mutex around it, tells it
 //! what happens and when ([`Gate::offer`], [`Gate::release`], [`Gate::advance`]), and hands on what it decides
 //! ([`Gate::next_event`]). That is what lets a test run an hour of a clone storm in a millisecond, lets a failing seed be
-//! replayed exactly, and will let recorded traffic be tried against another configuration. Semaphores, one per limit,
+//! replayed exactly, and lets recorded traffic be tried against another configuration
+//! ([`simulate`]). Semaphores, one per limit,
 //! were rejected: a demand would hold the seat of one while it waits for another, and whose turn it is would be up to the
 //! scheduler.
 //!
@@ -18,7 +19,8 @@
 //!
 //! The reading order is that of a request: `settings` and `matching` say what applies, `demand` what is asked, `buckets`
 //! who is counted where, `fair_queue` whose turn it is, `forecast` and `return_slots` when to come back, `refusal` how
-//! that is said, and `gate` puts them together. `views`, `outlook` and `last_hour` are what it shows of itself.
+//! that is said, and `gate` puts them together. `views`, `outlook` and `last_hour` are what it shows of itself, and
+//! `simulation` plays traffic through it.
 #![cfg_attr(
     not(test),
     deny(
@@ -41,6 +43,7 @@ mod outlook;
 mod refusal;
 mod return_slots;
 mod settings;
+mod simulation;
 mod units;
 mod views;
 
@@ -51,5 +54,6 @@ pub use refusal::{Refusal, RefusalWhy};
 pub use settings::{
     Limit, Mode, Per, Queue, Quota, RateRange, Resource, RetryAfter, SeatRange, Settings, Weigh,
 };
+pub use simulation::{Arrival, Level, Report, Timeline, simulate};
 pub use units::{Moment, Ticket};
 pub use views::{LimitView, RefusalCount, RunningView, Snapshot, WaitingView};
