@@ -231,3 +231,26 @@ fn take_seats(arrivals: &mut [Arrival], config: &Config) {
         arrival.demand.seats = weight.map_or(0, |(_, seats)| *seats);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use packgate_policy::SeatRange;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_tried_is_said() {
+        let yaml = b"limits: [{name: all, per: global, seats: 4}]";
+        let mut config = Config::policy_from_yaml(yaml, None).unwrap();
+        assert_eq!(remarks(&config), "");
+        config.policy.limits[0].adapts = Some(SeatRange {
+            min: NonZeroU32::MIN,
+            max: NonZeroU32::MAX,
+        });
+        assert!(remarks(&config).starts_with("limits that adapt keep the seats they start with"));
+        config.policy.limits.clear();
+        assert!(remarks(&config).starts_with("the policy has no limit"));
+    }
+}

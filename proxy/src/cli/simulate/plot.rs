@@ -170,6 +170,7 @@ fn draw_chart<B: DrawingBackend>(
     let mut context = ChartBuilder::on(area)
         .caption(visible(&chart.title), text_of(17))
         .margin(12)
+        .margin_right(40)
         .x_label_area_size(42)
         .y_label_area_size(72)
         .build_cartesian_2d(x, 0.0..y.end.max(1.0) * 1.05)?;

@@ -119,25 +119,19 @@ pub(super) fn best(rows: &[Row]) -> Option<&Row> {
 /// Which value to choose, and why.
 pub(super) fn advice(vary: &Vary, rows: &[Row]) -> Option<String> {
     let best = best(rows)?;
-    let value = best.value?;
+    let mut advice = format!(
+        "Choose {} = {}: the fewest refusals ({}), of those the shortest p99 wait ({}), of those the smallest value.\n",
+        vary.path,
+        best.value?,
+        best.refusals,
+        time(best.p99)
+    );
     let largest = rows.iter().all(|row| row.value <= best.value);
-    let alone = rows.len() == 1;
-    let worse = rows.iter().any(|row| row.badness() != best.badness());
-    let reason = match (alone, worse) {
-        (true, _) => "it is the only value tried".to_owned(),
-        (false, false) => "no value tried makes a difference, and it is the smallest".to_owned(),
-        (false, true) => format!(
-            "no value tried refuses fewer ({}), none of those lets a hundredth wait less long ({}), and of those it is the \
-             smallest",
-            best.refusals,
-            time(best.p99)
-        ),
-    };
-    let mut advice = format!("Choose {} = {value}: {reason}.\n", vary.path);
-    if largest && worse {
+    let matters = rows.iter().any(|row| row.badness() != best.badness());
+    if largest && matters {
         advice.push_str(
-            "It is also the largest tried, so more may be better still. How many the server bears the traffic does not tell: \
-             see \"Sizing\" in docs/operations.md.\n",
+            "It is the largest tried: more may be better still. How much the server bears the traffic does not tell; see \
+             \"Sizing\" in docs/operations.md.\n",
         );
     }
     Some(advice)
@@ -193,28 +187,22 @@ mod tests {
         ]);
         assert_eq!(
             text,
-            "Choose seats = 4: no value tried refuses fewer (0), none of those lets a hundredth wait less long (20s), and of \
-             those it is the smallest.\n"
+            "Choose seats = 4: the fewest refusals (0), of those the shortest p99 wait (20s), of those the smallest value.\n"
         );
         let first = chosen(&[row(2, 0, 1.0), row(3, 1, 0.0)]);
-        assert!(
-            first.starts_with("Choose seats = 2: no value tried refuses fewer (0)"),
-            "{first}"
-        );
+        assert!(first.starts_with("Choose seats = 2: "), "{first}");
     }
 
     #[test]
     fn where_more_is_always_better_it_says_that_it_stopped_at_the_end() {
-        let text = chosen(&[row(2, 9, 60.0), row(3, 0, 9.0)]);
-        assert!(text.starts_with("Choose seats = 3: "), "{text}");
-        assert!(text.contains("It is also the largest tried"), "{text}");
-        let same = chosen(&[row(2, 3, 1.0), row(3, 3, 1.0)]);
-        assert_eq!(
-            same,
-            "Choose seats = 2: no value tried makes a difference, and it is the smallest.\n"
-        );
-        let alone = chosen(&[row(2, 3, 1.0)]);
-        assert_eq!(alone, "Choose seats = 2: it is the only value tried.\n");
+        let more = chosen(&[row(2, 9, 60.0), row(3, 0, 9.0)]);
+        assert!(more.starts_with("Choose seats = 3: "), "{more}");
+        assert!(more.contains("\nIt is the largest tried: "), "{more}");
+        for rows in [&[row(2, 3, 1.0), row(3, 3, 1.0)][..], &[row(2, 3, 1.0)]] {
+            let same = chosen(rows);
+            assert!(same.starts_with("Choose seats = 2: "), "{same}");
+            assert!(!same.contains("largest"), "{same}");
+        }
     }
 
     #[test]

@@ -405,6 +405,12 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_nobody_looked_into_is_unknown() {
+        let traffic = read_with(&[line(0, &[("shape", ().into())])], NAMES);
+        assert_eq!(traffic.arrivals[0].demand.shape, "unknown");
+    }
+
+    #[test]
     fn names_are_as_the_policy_has_them() {
         let names = Names {
             repo_key: config::RepoKey {
