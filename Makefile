@@ -58,7 +58,7 @@ lint: ## format, clippy, documentation, dependencies
 bench: ## the figures: classifier, policy, telemetry, and packgate against a direct connection and nginx
 	@tools/install test
 	$(CARGO) bench --locked -p packgate-classifier -p packgate-policy
-	$(CARGO) bench --locked -p packgate --bench metrics
+	$(CARGO) bench --locked -p packgate --bench metrics --bench simulate
 	$(CARGO) build --release --locked
 	PACKGATE_BIN=$(TARGET)/release/packgate $(CARGO) bench --locked -p packgate-integration-tests
 

@@ -4,7 +4,7 @@ mod budgets;
 mod shadow;
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     num::NonZeroU32,
     sync::Arc,
     time::Duration,
@@ -125,7 +125,8 @@ pub struct Gate {
     settings: Settings,
     buckets: Buckets,
     queue: FairQueue,
-    running: HashMap<Ticket, Running>,
+    /// In order, so that what is computed from it is the same each time.
+    running: BTreeMap<Ticket, Running>,
     waiting: HashMap<Ticket, Waiter>,
     deadlines: BTreeSet<(Moment, Ticket)>,
     events: VecDeque<Event>,
@@ -148,7 +149,7 @@ impl Gate {
             settings,
             buckets: Buckets::default(),
             queue: FairQueue::default(),
-            running: HashMap::new(),
+            running: BTreeMap::new(),
             waiting: HashMap::new(),
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
@@ -434,13 +435,11 @@ impl Gate {
             since: running.occupies.since,
             expected_end: running.occupies.expected_end(),
         });
-        let mut running: Vec<_> = running.collect();
-        running.sort_unstable_by_key(|view| view.ticket);
         Snapshot {
             mode: self.settings.mode,
             limits: self.limits(),
             quotas: self.quotas(now),
-            running,
+            running: running.collect(),
             waiting: self.waiting_views(now),
             refused_last_hour: self.refusals.sum(now),
             refusals: self.refusals.by_limit(now),

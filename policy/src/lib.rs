@@ -3,7 +3,8 @@
 //! The crate is one state machine, [`Gate`], without I/O, clock or threads. Its caller puts a mutex around it, tells it
 //! what happens and when ([`Gate::offer`], [`Gate::release`], [`Gate::advance`]), and hands on what it decides
 //! ([`Gate::next_event`]). That is what lets a test run an hour of a clone storm in a millisecond, lets a failing seed be
-//! replayed exactly, and will let recorded traffic be tried against another configuration. Semaphores, one per limit,
+//! replayed exactly, and lets recorded traffic be tried against another configuration
+//! ([`simulate`]). Semaphores, one per limit,
 //! were rejected: a demand would hold the seat of one while it waits for another, and whose turn it is would be up to the
 //! scheduler.
 //!
@@ -20,7 +21,7 @@
 //! The reading order is that of a request: `settings` and `matching` say what applies, `demand` what is asked, `buckets`
 //! who is counted where, `fair_queue` whose turn it is, `quota` (with `ledger` and `prices`) what it costs, `forecast` and
 //! `return_slots` when to come back, `refusal` how that is said, and `gate` puts them together. `adaptive` moves limits as the
-//! server's load tells. `views`, `outlook` and `last_hour` are what it shows of itself.
+//! server's load tells. `views`, `outlook` and `last_hour` are what it shows of itself, and `simulation` plays traffic through it.
 #![cfg_attr(
     not(test),
     deny(
@@ -47,6 +48,7 @@ mod quota;
 mod refusal;
 mod return_slots;
 mod settings;
+mod simulation;
 mod units;
 mod views;
 
@@ -58,6 +60,7 @@ pub use refusal::{Refusal, RefusalWhy};
 pub use settings::{
     Limit, Mode, Per, Queue, Quota, RateRange, Resource, RetryAfter, SeatRange, Settings, Weigh,
 };
+pub use simulation::{Arrival, Level, Report, Timeline, simulate};
 pub use units::{Moment, Ticket};
 pub use views::{
     LimitView, QuotaView, RefusalCount, RunningView, ShadowView, Snapshot, WaitingView,

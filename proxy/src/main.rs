@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use packgate::cli::{Cli, Command, check, classify, completions, demo, drain, install, serve, top};
+use packgate::cli::{
+    Cli, Command, check, classify, completions, demo, drain, install, serve, simulate, top,
+};
 
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args_os()) {
@@ -16,6 +18,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args, serve::run_document),
         Command::Check(args) => check::run(args),
         Command::Classify(args) => classify::run(args),
+        Command::Simulate(args) => simulate::run(args),
         Command::Top(args) => top::run(args),
         Command::Completions(args) => completions::run(args),
     }

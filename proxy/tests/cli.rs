@@ -42,6 +42,7 @@ fn help_names_every_subcommand_and_gives_examples() {
             "demo",
             "check",
             "classify",
+            "simulate",
             "completions",
             "Examples:",
             "packgate serve --repos /srv/git --clones 4",
@@ -74,6 +75,17 @@ fn each_subcommand_explains_its_flags() {
         (
             "classify",
             &["FILE", "--content-encoding", "--format", "json", "text"],
+        ),
+        (
+            "simulate",
+            &[
+                "--policy <FILE>",
+                "--traffic <FILE>",
+                "--storm <STORM>",
+                "--vary <KEY=FROM..TO[..STEP]>",
+                "--svg <OUT>",
+                "packgate simulate --policy packgate.yaml --traffic access.log",
+            ],
         ),
         ("completions", &["bash", "zsh", "fish"]),
     ] {

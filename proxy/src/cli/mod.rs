@@ -12,6 +12,7 @@ mod explain;
 pub mod install;
 mod replicas;
 pub mod serve;
+pub mod simulate;
 pub mod top;
 
 use std::{
@@ -88,6 +89,10 @@ Examples:
       packgate serve --config packgate.yaml
       packgate check packgate.yaml
 
+  Which limits to set, by yesterday's traffic:
+      packgate simulate --policy packgate.yaml --traffic access.log \
+          --vary limits.all-clones.seats=2..16
+
   What runs and waits now:
       packgate top
 
@@ -128,6 +133,11 @@ pub enum Command {
     /// Reads the body of one `POST .../git-upload-pack` as it was on the wire and prints its shape and what was seen up to
     /// the decision. The exit code is 0 whatever the shape is.
     Classify(classify::ClassifyArgs),
+    /// Try limits on recorded traffic: who would have waited, who would have been refused
+    ///
+    /// Plays the lines of an access log, or a storm told in a line, through the gate in virtual time. With --vary it tries
+    /// several values of a key and says which to choose.
+    Simulate(simulate::SimulateArgs),
     /// Show what runs and waits, live, in a terminal
     ///
     /// Asks the admin listener of a running packgate once a second, and shows what its page shows.

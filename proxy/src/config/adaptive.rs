@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use packgate_policy::Limit;
+use packgate_policy::Settings;
 
 use super::{
     keys, scalars,
@@ -109,16 +109,22 @@ pub(super) fn read(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<Option
     (mistakes.0.len() == before).then_some(Some(adaptive))
 }
 
-/// A limit that nothing would move is no limit that adapts.
-pub(super) fn check(limits: &[Limit], adaptive: Option<&Adaptive>, mistakes: &mut Mistakes) {
-    let nothing_moves = |limit: &Limit| limit.adapts.is_some() && adaptive.is_none();
-    for (n, _) in limits
-        .iter()
-        .enumerate()
-        .filter(|(_, limit)| nothing_moves(limit))
-    {
+/// What adapts and is moved by nothing does not adapt. Limits follow any signal, budgets the load, which only the processor and
+/// the memory tell.
+pub(super) fn check(policy: &Settings, adaptive: Option<&Adaptive>, mistakes: &mut Mistakes) {
+    let follows_load =
+        adaptive.is_some_and(|adaptive| adaptive.cpu.is_some() || adaptive.memory.is_some());
+    let limits = policy.limits.iter().enumerate();
+    let limits = limits
+        .filter(|(_, limit)| limit.adapts.is_some() && adaptive.is_none())
+        .map(|(n, _)| format!("limits[{n}].seats"));
+    let quotas = policy.quotas.iter().enumerate();
+    let quotas = quotas
+        .filter(|(_, quota)| quota.scales.is_some() && !follows_load)
+        .map(|(n, _)| format!("quotas[{n}].rate"));
+    for path in limits.chain(quotas) {
         mistakes.add(
-            format!("limits[{n}].seats"),
+            path,
             "nothing says when to move it: add a signal, such as `adaptive: {cpu: {cgroup: host}}`, or give it one number",
         );
     }

@@ -22,6 +22,7 @@ mod raw;
 mod rules;
 mod scalars;
 mod tls;
+mod vary;
 mod walk;
 mod warnings;
 
@@ -47,7 +48,8 @@ pub use adaptive::{Adaptive, Band, Scope, Watched};
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
 pub(crate) use manifests::{Embedded, in_manifests};
-pub(crate) use scalars::{control_socket, show_size};
+pub(crate) use scalars::{control_socket, duration, show_size, shown};
+pub(crate) use vary::Change;
 pub(crate) use warnings::doubt_admin;
 
 /// The JSON schema of the configuration file (draft 2020-12), for editors and for checks outside packgate.
@@ -458,6 +460,18 @@ impl Config {
     /// Every mistake of document and overrides together.
     pub fn from_yaml(document: &[u8], overrides: &Overrides) -> Result<Config, ConfigErrors> {
         parse::config(document, overrides)
+    }
+
+    /// Reads from the bytes of a YAML document what concerns the policy, with `change` put into it. The document may have been
+    /// written for another machine: where it listens and whom it passes requests to is not looked at.
+    ///
+    /// # Errors
+    /// Every mistake of the document as changed, or that the change fits nothing in it.
+    pub(crate) fn policy_from_yaml(
+        document: &[u8],
+        change: Option<&Change>,
+    ) -> Result<Config, ConfigErrors> {
+        parse::policy(document, change)
     }
 
     /// The certificates, keys, authorities and the token it was read from, beside the configuration itself.

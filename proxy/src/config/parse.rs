@@ -13,6 +13,7 @@ use super::{
     RepoKey, Seats, Telemetry, Timeouts, Traces, adaptive, endpoints, identity, keys, limits,
     raw::{self, Value},
     rules, scalars,
+    vary::{self, Change},
     walk::{Mistakes, Section, duration, flag, parsed, share, size, whole, word},
 };
 use crate::watch::Rule;
@@ -36,15 +37,32 @@ const DEFAULT_ADMIN: &str = "127.0.0.1:9901";
 
 /// See [`Config::from_yaml`].
 pub(super) fn config(document: &[u8], overrides: &Overrides) -> Result<Config, ConfigErrors> {
+    of_tree(&tree(document)?, overrides)
+}
+
+/// See [`Config::policy_from_yaml`].
+pub(super) fn policy(document: &[u8], change: Option<&Change>) -> Result<Config, ConfigErrors> {
+    let mut tree = tree(document)?;
+    vary::keep_policy(&mut tree);
+    if let Some(change) = change {
+        vary::put(&mut tree, change).map_err(|error| ConfigErrors(vec![error]))?;
+    }
+    of_tree(&tree, &Overrides::default())
+}
+
+fn tree(document: &[u8]) -> Result<Value, ConfigErrors> {
     let text = std::str::from_utf8(document).map_err(|error| {
         ConfigErrors::of_file(format!(
             "this is not UTF-8 text: byte {} is wrong",
             error.valid_up_to() + 1
         ))
     })?;
-    let tree = raw::read(text).map_err(ConfigErrors::of_file)?;
+    raw::read(text).map_err(ConfigErrors::of_file)
+}
+
+fn of_tree(tree: &Value, overrides: &Overrides) -> Result<Config, ConfigErrors> {
     let mut mistakes = Mistakes::default();
-    let config = walk(&tree, overrides, &mut mistakes);
+    let config = walk(tree, overrides, &mut mistakes);
     match config {
         Some(config) if mistakes.0.is_empty() => Ok(config),
         _ => Err(ConfigErrors(mistakes.0)),
@@ -96,7 +114,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
     let rules = rules::read(&root, overrides, mode, identity.as_ref(), server, mistakes);
     let adaptive = adaptive::read(&root, mistakes);
     if let (Some((policy, _)), Some(adaptive)) = (&rules, &adaptive) {
-        adaptive::check(&policy.limits, adaptive.as_ref(), mistakes);
+        adaptive::check(policy, adaptive.as_ref(), mistakes);
     }
     let timeouts = timeouts(&root, mistakes);
     let upstream_abort_grace = root.read(

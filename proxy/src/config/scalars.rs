@@ -21,7 +21,7 @@ const LARGEST: u64 = 1 << 40;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// A value as a message quotes it: at most 60 characters, control characters escaped.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let mut quoted: String = text
         .chars()
         .take(60)
@@ -37,7 +37,7 @@ pub(super) fn shown(text: &str) -> String {
 }
 
 /// `60s`, `5m`, `1h 30m` (humantime); `0` needs no unit.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text.trim() == "0" {
         return Ok(Duration::ZERO);
     }

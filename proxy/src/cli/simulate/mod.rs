@@ -1,0 +1,256 @@
+//! `packgate simulate`: what limits would have done with the traffic of another day, before they do it with today's.
+//!
+//! The gate is the one that serves (`packgate_policy::simulate`), so the answer is not that of a model. What the log cannot
+//! tell is said in the output rather than assumed in silence.
+
+mod means;
+mod plot;
+mod storm;
+mod table;
+mod traffic;
+mod vary;
+
+use std::{
+    fs::{self, File},
+    io::{self, BufReader},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::{ArgGroup, Args};
+use packgate_policy::{Arrival, simulate};
+
+use super::{complain, exit, print};
+use crate::config::{self, Config, LoadError};
+use storm::Storm;
+use table::{Row, advice, table, time};
+use traffic::{Broken, Names};
+use vary::{Setting, Vary};
+
+/// `packgate simulate`.
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("what comes").required(true).args(["traffic", "storm"])))]
+#[command(after_help = "\
+Examples:
+  packgate simulate --policy packgate.yaml --traffic access.log
+  packgate simulate --policy packgate.yaml --traffic access.log --vary limits.all-clones.seats=2..16
+  packgate simulate --policy packgate.yaml --traffic access.log --vary queue.timeout=0s..2m..15s --svg waits.svg
+  packgate simulate --policy packgate.yaml --storm \"25x squareup/java@400s,24x go-square@200s in 120s\"")]
+pub struct SimulateArgs {
+    /// The configuration, a YAML file. `upstream` may be missing, and `mode` counts for nothing: limits are tried as if they
+    /// were enforced
+    #[arg(long, value_name = "FILE")]
+    policy: PathBuf,
+
+    /// What came: lines of packgate's access log (JSON); `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    traffic: Option<PathBuf>,
+
+    /// What came, in a line: how many clones of which repository, how long each runs, and within which time they come
+    #[arg(long, value_name = "STORM")]
+    storm: Option<Storm>,
+
+    /// Try several values of a key, a number or a duration, and say which to choose; a limit goes by its name
+    #[arg(long, value_name = "KEY=FROM..TO[..STEP]")]
+    vary: Option<Vary>,
+
+    /// Draw it, too: who ran and waited over time, and waits and refusals against the varied value
+    #[arg(long, value_name = "OUT")]
+    svg: Option<PathBuf>,
+}
+
+/// Why there is nothing to tell.
+struct Failure {
+    message: String,
+    code: ExitCode,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl Into<String>) -> Failure {
+        Failure {
+            message: message.into(),
+            code: ExitCode::from(code),
+        }
+    }
+}
+
+/// Plays the traffic through each policy and prints what became of it.
+pub fn run(args: SimulateArgs) -> ExitCode {
+    match play(&args) {
+        Ok(page) => print(&page),
+        Err(failure) => {
+            complain(&failure.message);
+            failure.code
+        }
+    }
+}
+
+fn play(args: &SimulateArgs) -> Result<String, Failure> {
+    let vary = args.vary.as_ref();
+    let policies = policies(&args.policy, vary)?;
+    let Some((_, first)) = policies.first() else {
+        return Err(Failure::new(exit::USAGE, "there is no value to try"));
+    };
+    let (mut page, mut arrivals) = traffic(args, first)?;
+    page.push_str(&remarks(first));
+    let mut rows = Vec::with_capacity(policies.len());
+    for (value, config) in &policies {
+        take_seats(&mut arrivals, config);
+        let report = simulate(config.policy.clone(), &arrivals);
+        rows.push(Row::new(*value, report));
+    }
+    page.push('\n');
+    page.push_str(&table(vary, &rows));
+    if let Some(advice) = vary.and_then(|vary| advice(vary, &rows)) {
+        page.push('\n');
+        page.push_str(&advice);
+    }
+    if let Some(out) = &args.svg {
+        let picture =
+            plot::svg(vary, &rows).map_err(|error| Failure::new(exit::SOFTWARE, error))?;
+        fs::write(out, picture).map_err(|error| {
+            let message = format!("cannot write {}: {error}", out.display());
+            Failure::new(exit::IO, message)
+        })?;
+    }
+    Ok(page)
+}
+
+/// The policy with each of the values, or as it is.
+fn policies(file: &Path, vary: Option<&Vary>) -> Result<Vec<(Option<Setting>, Config)>, Failure> {
+    let of = |error: LoadError, value: Option<Setting>| Failure {
+        message: match vary.zip(value) {
+            Some((vary, value)) => format!("with {} = {value}, {error}", vary.path),
+            None => error.to_string(),
+        },
+        code: exit::of(&error),
+    };
+    let document = File::open(file).and_then(config::read).map_err(|error| {
+        let file = file.to_owned();
+        of(LoadError::Unreadable { file, error }, None)
+    })?;
+    let values = match vary {
+        Some(vary) => vary.values.iter().copied().map(Some).collect(),
+        None => vec![None],
+    };
+    let policy = |value: Option<Setting>| {
+        let change = vary.zip(value).map(|(vary, value)| vary.change(value));
+        match Config::policy_from_yaml(&document, change.as_ref()) {
+            Ok(config) => Ok((value, config)),
+            Err(errors) => {
+                let file = Some(file.to_owned());
+                Err(of(LoadError::Invalid { file, errors }, value))
+            }
+        }
+    };
+    values.into_iter().map(policy).collect()
+}
+
+/// What comes, and what there is to say of it.
+fn traffic(args: &SimulateArgs, config: &Config) -> Result<(String, Vec<Arrival>), Failure> {
+    if let Some(storm) = &args.storm {
+        let arrivals = storm.arrivals();
+        return Ok((came("the storm", &arrivals), arrivals));
+    }
+    let file = args.traffic.as_deref().unwrap_or(Path::new("-"));
+    let names = Names {
+        repo_key: config.repo_key,
+        users_are_proven: config.identity.proves_users(),
+    };
+    let unknown = config.policy.retry_after.default;
+    let (name, read) = match file == Path::new("-") {
+        true => (
+            "standard input".to_owned(),
+            traffic::read(io::stdin().lock(), names, unknown),
+        ),
+        false => (
+            file.display().to_string(),
+            File::open(file).and_then(|file| traffic::read(BufReader::new(file), names, unknown)),
+        ),
+    };
+    let traffic =
+        read.map_err(|error| Failure::new(exit::NO_INPUT, format!("cannot read {name}: {error}")))?;
+    tell_broken(&name, &traffic.broken);
+    if traffic.arrivals.is_empty() {
+        let message = match traffic.broken.count {
+            0 => format!("{name} is empty: there is nothing to play"),
+            _ => format!("{name} has no line of packgate's access log (`telemetry.log: json`)"),
+        };
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    let mut page = came(&name, &traffic.arrivals);
+    if traffic.estimated > 0 {
+        page.push_str(&format!(
+            "{} of them did not run there; each is taken to run as long as others of its repository and shape did, in the mean\n",
+            traffic.estimated
+        ));
+    }
+    Ok((page, traffic.arrivals))
+}
+
+fn came(name: &str, arrivals: &[Arrival]) -> String {
+    let last = arrivals.last().map_or(Duration::ZERO, |last| last.at.0);
+    format!(
+        "{name}: {} requests within {}\n",
+        arrivals.len(),
+        time(last)
+    )
+}
+
+fn tell_broken(name: &str, broken: &Broken) {
+    for (line, message) in &broken.first {
+        complain(format_args!("{name}, line {line} is left out: {message}"));
+    }
+    let more = broken.count - broken.first.len();
+    if more > 0 {
+        complain(format_args!("{name}: {more} more lines are left out"));
+    }
+}
+
+/// What of the policy cannot be tried.
+fn remarks(config: &Config) -> String {
+    let policy = &config.policy;
+    let mut remarks = String::new();
+    if policy.limits.is_empty() && policy.quotas.is_empty() {
+        remarks.push_str("the policy has no limit: nothing is gated\n");
+    }
+    if policy.limits.iter().any(|limit| limit.adapts.is_some()) {
+        remarks.push_str("limits that adapt keep the seats they start with: the traffic does not tell the server's load\n");
+    }
+    remarks
+}
+
+/// Gives each request the seats that its shape takes.
+fn take_seats(arrivals: &mut [Arrival], config: &Config) {
+    let weights = config.seats.weights();
+    for arrival in arrivals {
+        let weight = weights
+            .iter()
+            .find(|(shape, _)| *shape == arrival.demand.shape);
+        arrival.demand.seats = weight.map_or(0, |(_, seats)| *seats);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use packgate_policy::SeatRange;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_tried_is_said() {
+        let yaml = b"limits: [{name: all, per: global, seats: 4}]";
+        let mut config = Config::policy_from_yaml(yaml, None).unwrap();
+        assert_eq!(remarks(&config), "");
+        config.policy.limits[0].adapts = Some(SeatRange {
+            min: NonZeroU32::MIN,
+            max: NonZeroU32::MAX,
+        });
+        assert!(remarks(&config).starts_with("limits that adapt keep the seats they start with"));
+        config.policy.limits.clear();
+        assert!(remarks(&config).starts_with("the policy has no limit"));
+    }
+}
