@@ -142,6 +142,15 @@ fn bracketed(host: &str) -> String {
     }
 }
 
+/// How a refusal is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalStyle {
+    /// As HTTP does: by this status, 429 or 503, with the sentence as text. git shows the status and not the sentence.
+    Http(u16),
+    /// As git does: status 200, and the sentence in an `ERR` line, which git shows.
+    Git,
+}
+
 /// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -165,8 +174,8 @@ pub struct Config {
     pub repo_key: RepoKey,
     /// What each shape weighs.
     pub seats: Seats,
-    /// The HTTP status of a refusal: 429 or 503.
-    pub refusal_status: u16,
+    /// How a refusal is told.
+    pub refusal: RefusalStyle,
     /// Mode, limits, queue, `Retry-After` and exemptions, as the gate takes them.
     pub policy: Settings,
     /// Who a client is.

@@ -104,7 +104,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
     let storm = storm(&root, mistakes);
     let telemetry = telemetry(&root, mistakes);
 
-    let (policy, refusal_status) = rules?;
+    let (policy, refusal) = rules?;
     Some(Config {
         listen: listen?.into_iter().map(|(_, listen)| listen).collect(),
         upstream: upstream?.1,
@@ -116,7 +116,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         classifier: classifier?,
         repo_key: repo_key?,
         seats: seats?,
-        refusal_status,
+        refusal,
         policy,
         identity: identity?,
         timeouts: timeouts?,
