@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a git command, and runs it again while the server is too busy for it (HTTP 429):
+# Runs a git command, and runs it again while the server is too busy for it (HTTP 429, or packgate's `refusal.style: git`):
 #
 #   ci-clone-retry.sh git clone https://git.example.com/team/app.git
 #   ci-clone-retry.sh git fetch origin
@@ -27,7 +27,7 @@ trap 'rm -f "$said"' EXIT
 for ((attempt = 1; ; attempt++)); do
     # stdout goes where it went, by way of descriptor 3; stderr is shown and kept.
     { "$@" 2>&1 >&3 3>&- | tee "$said" >&2 3>&-; status=${PIPESTATUS[0]}; } 3>&1
-    if [ "$status" = 0 ] || ! grep -qE 'HTTP 429|returned error: 429' "$said"; then
+    if [ "$status" = 0 ] || ! grep -qE 'HTTP 429|returned error: 429|remote error: packgate: .*try again in' "$said"; then
         exit "$status"
     fi
     if [ "$attempt" -ge "$attempts" ]; then

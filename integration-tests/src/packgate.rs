@@ -15,12 +15,13 @@ use tempfile::TempDir;
 
 use crate::{
     activation,
-    git::Running,
+    git::{Git, Running},
     http::{Connection, Endpoint, Request, Response},
     metrics::Metrics,
     pkt,
     process::{Lines, open_files, resident_bytes, signal, wait_exit},
     relay::Relay,
+    server::NginxGit,
     wait::{until, within},
 };
 
@@ -283,6 +284,18 @@ impl Packgate {
     pub fn hold_seat(&self, repo: &str) -> Connection {
         let mut running = self.connect();
         running.send(&Request::upload_pack(repo, pkt::clone_v2()).header("X-Hold", "1"));
+        self.until_counts(1, 0);
+        running
+    }
+
+    /// Takes the one seat with a real clone that nobody reads, for as long as the connection is kept; `server` has
+    /// [`Sample::Heavy`](crate::repos::Sample::Heavy) as `heavy.git`.
+    pub fn hold_seat_of_heavy(&self, server: &NginxGit) -> Connection {
+        let main = Git::newest().run(&server.root().join("heavy.git"), ["rev-parse", "main"]);
+        let body = pkt::v2_fetch([&format!("want {}\n", main.trim()), "done\n"]);
+        let mut running = self.connect();
+        running.send(&Request::upload_pack("heavy.git", body));
+        assert_eq!(running.read_response_head().unwrap().0, 200);
         self.until_counts(1, 0);
         running
     }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use packgate_integration_tests::{
-    Client, Connection, Git, NginxGit, Packgate, Relay, Request, git::Done, pkt, repos::Sample,
+    Client, Git, NginxGit, Packgate, Relay, git::Done, repos::Sample,
 };
 use serde_json::Value;
 
@@ -21,6 +21,11 @@ macro_rules! clients {
         #[test]
         fn is_refused_by_a_full_gate_as_documented() {
             $clients.iter().for_each(super::refused);
+        }
+
+        #[test]
+        fn is_refused_in_gits_words_as_documented() {
+            $clients.iter().for_each(super::refused_in_git_style);
         }
 
         #[test]
@@ -180,7 +185,7 @@ fn same_objects(client: &Client) {
 fn refused(client: &Client) {
     let server = NginxGit::start(&[(Sample::Demo, "demo.git"), (Sample::Heavy, "heavy.git")]);
     let packgate = gate(&server, "0s");
-    let running = fill(&packgate, &server);
+    let running = packgate.hold_seat_of_heavy(&server);
     let dir = tempfile::tempdir().unwrap();
     refused_clone(client, &packgate, dir.path()).assert_documented(client);
 
@@ -206,10 +211,30 @@ fn refused(client: &Client) {
     client.run(dir.path(), &["clone", &url, "refused"]);
 }
 
+fn refused_in_git_style(client: &Client) {
+    let server = NginxGit::start(&[(Sample::Demo, "demo.git"), (Sample::Heavy, "heavy.git")]);
+    let packgate = gate_in(&server, "0s", "git");
+    let _running = packgate.hold_seat_of_heavy(&server);
+    let dir = tempfile::tempdir().unwrap();
+    let shown = refused_clone(client, &packgate, dir.path());
+    let main = Git::newest().run(&server.root().join("demo.git"), ["rev-parse", "main"]);
+    let text = shown.text.replace(main.trim(), "COMMIT");
+    assert_shown(client.name, &text, &client.version());
+    // For the rest it is as the table says of a 429.
+    assert_eq!(shown.refusals.len(), 1, "{shown:?}");
+    assert_eq!(shown.refusals[0]["status"], 200);
+    let leaves = if client.name == "isomorphic-git" {
+        "yes, empty"
+    } else {
+        "no"
+    };
+    assert_eq!(shown.leaves, leaves);
+}
+
 fn refused_late(client: &Client) {
     let server = NginxGit::start(&[(Sample::Demo, "demo.git"), (Sample::Heavy, "heavy.git")]);
     let packgate = gate(&server, "300ms");
-    let _running = fill(&packgate, &server);
+    let _running = packgate.hold_seat_of_heavy(&server);
     let dir = tempfile::tempdir().unwrap();
     let shown = refused_clone(client, &packgate, dir.path());
     shown.assert_documented(client);
@@ -249,7 +274,7 @@ fn waits(client: &Client) {
     let server = NginxGit::start(&[(Sample::Demo, "demo.git"), (Sample::Heavy, "heavy.git")]);
     let packgate = gate(&server, "60s");
     let dir = tempfile::tempdir().unwrap();
-    let running = fill(&packgate, &server);
+    let running = packgate.hold_seat_of_heavy(&server);
     let gated = format!("{}/demo.git", packgate.url());
     let waiting = client.spawn(dir.path(), &["clone", &gated, "gated"]);
     packgate.until_counts(1, 1);
@@ -353,22 +378,16 @@ fn shape(entry: &Value) -> &str {
 
 /// A gate with one seat.
 fn gate(server: &NginxGit, timeout: &str) -> Packgate {
-    Packgate::start(&format!(
-        "upstream: {}\nlimits: [{{name: all-clones, per: global, seats: 1}}]\nqueue: {{timeout: {timeout}}}\n\
-         refusal: {{retry_after: {{min: 1s, default: 1s, max: 1s}}}}\n",
-        server.upstream()
-    ))
+    gate_in(server, timeout, "http")
 }
 
-/// Takes the one seat with a clone that nobody reads, for as long as the connection is kept.
-fn fill(packgate: &Packgate, server: &NginxGit) -> Connection {
-    let main = Git::newest().run(&server.root().join("heavy.git"), ["rev-parse", "main"]);
-    let body = pkt::v2_fetch([&format!("want {}\n", main.trim()), "done\n"]);
-    let mut running = packgate.connect();
-    running.send(&Request::upload_pack("heavy.git", body));
-    assert_eq!(running.read_response_head().unwrap().0, 200);
-    packgate.until_counts(1, 0);
-    running
+/// The same, which refuses in this style.
+fn gate_in(server: &NginxGit, timeout: &str, style: &str) -> Packgate {
+    Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: all-clones, per: global, seats: 1}}]\nqueue: {{timeout: {timeout}}}\n\
+         refusal: {{style: {style}, retry_after: {{min: 1s, default: 1s, max: 1s}}}}\n",
+        server.upstream()
+    ))
 }
 
 /// How many fetch requests have gone through the relay.

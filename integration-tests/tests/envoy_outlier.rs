@@ -6,9 +6,14 @@ const FIFTY: u64 = 50;
 
 /// Fifty clones that both gates refuse at once; how many gates Envoy has taken out for it.
 fn fifty_refusals(status: u16) -> (Envoy, u64) {
-    let gates = Gates::start_with(|config| one_seat_and_no_queue(config, status));
+    let refusal = format!("{{status: {status}}}");
+    fifty_refusals_before(Envoy::shipped(), &refusal, status)
+}
+
+fn fifty_refusals_before(envoy: Shipped, refusal: &str, status: u16) -> (Envoy, u64) {
+    let gates = Gates::start_with(|config| one_seat_and_no_queue(config, refusal));
     let _seats = gates.gates.each_ref().map(|gate| gate.hold_seat("app.git"));
-    let envoy = Envoy::start(&gates.gates);
+    let envoy = Envoy::start_with(envoy, &gates.gates);
     for n in 0..FIFTY {
         let clone = Request::upload_pack(&format!("app-{n}.git"), pkt::clone_v2());
         assert_eq!(envoy.status_of(&clone), status);
@@ -19,14 +24,11 @@ fn fifty_refusals(status: u16) -> (Envoy, u64) {
     (envoy, ejected)
 }
 
-fn one_seat_and_no_queue(config: Shipped, status: u16) -> Shipped {
+fn one_seat_and_no_queue(config: Shipped, refusal: &str) -> Shipped {
     config
         .with("per: global, seats: 8}", "per: global, seats: 1}")
         .with("timeout: 30s", "timeout: 0s")
-        .with(
-            "\nidentity:",
-            &format!("\nrefusal: {{status: {status}}}\nidentity:"),
-        )
+        .with("\nidentity:", &format!("\nrefusal: {refusal}\nidentity:"))
 }
 
 #[test]
@@ -55,4 +57,20 @@ fn fifty_refusals_with_503_eject_both_gates() {
         assert_eq!(line["details"], "via_upstream", "{line}");
     }
     assert_eq!(envoy.stat("cluster.packgate.upstream_rq_retry"), 0);
+}
+
+/// `refusal.style: git` has its price: who looks at the status sees nothing to repeat, and nothing to count.
+#[test]
+fn refusals_in_gits_style_are_successes_to_whoever_looks_at_the_status() {
+    for (refusal, status, retried) in [("{style: http}", 429, true), ("{style: git}", 200, false)] {
+        let by_status = Envoy::shipped().with(
+            "retry_on: connect-failure,refused-stream\n",
+            "retry_on: retriable-status-codes\n                    retriable_status_codes: [429]\n",
+        );
+        let (envoy, ejected) = fifty_refusals_before(by_status, refusal, status);
+        assert_eq!(ejected, 0);
+        let count = |what: &str| envoy.stat(&format!("cluster.packgate.{what}"));
+        assert_eq!(count("upstream_rq_retry") > 0, retried, "{refusal}");
+        assert_eq!(count(&format!("upstream_rq_{status}")), FIFTY, "{refusal}");
+    }
 }

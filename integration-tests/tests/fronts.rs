@@ -37,6 +37,7 @@ macro_rules! for_each_front {
 for_each_front! {
     real_git: nginx_passes_real_git_whole, haproxy_passes_real_git_whole;
     refusal: nginx_hands_on_refusals, haproxy_hands_on_refusals;
+    err_line: nginx_hands_on_the_err_line, haproxy_hands_on_the_err_line;
     wait: nginx_waits_for_the_queue, haproxy_waits_for_the_queue;
     hang_up: a_client_that_hangs_up_behind_nginx_leaves_the_queue, a_client_that_hangs_up_behind_haproxy_leaves_the_queue;
     upload: nginx_streams_a_push, haproxy_streams_a_push;
@@ -142,6 +143,24 @@ fn refusal<F: Front>() {
     assert_eq!(behind.received(), 1, "the one that runs");
     let other = Request::upload_pack("other.git", pkt::clone_v2());
     assert_eq!(behind.front.ask(&other).status, 200);
+}
+
+fn err_line<F: Front>() {
+    let behind = Behind::<F>::start_with(
+        |front| front,
+        |gate| refusing(gate).with("\nqueue:", "\nrefusal: {style: git}\nqueue:"),
+    );
+    let (_running, _) = behind.hold_seat("demo.git");
+    let answer = behind.front.ask(&clone());
+    assert_eq!(answer.status, 200);
+    let line = answer.text();
+    assert!(
+        line[4..].starts_with("ERR packgate: the limit each-repo is full"),
+        "{line}"
+    );
+    let seconds = answer.header("Retry-After").expect("Retry-After");
+    assert!(line.ends_with(&format!(" again in {seconds} seconds.")));
+    assert_eq!((behind.refusals(), behind.received()), (1, 1));
 }
 
 /// How long the front lets packgate be silent.

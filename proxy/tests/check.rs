@@ -335,3 +335,21 @@ fn a_stream_that_does_not_end_is_not_read_for_ever() {
         answer.stderr
     );
 }
+
+#[test]
+fn the_style_of_refusals_is_told() {
+    for (refusal, told) in [
+        ("{status: 503}", "status 503, Retry-After from 5s to 300s"),
+        (
+            "{style: git}",
+            "status 200 and an ERR line, which git shows, Retry-After from 5s to 300s",
+        ),
+    ] {
+        let yaml = format!("upstream: http://127.0.0.1:8081\nrefusal: {refusal}{LIMITS}");
+        let answer = check(&[], &yaml);
+        assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+        let lines = section(&answer.stdout, "Without a seat");
+        let row = format!("refusal     {told}, 30s while nothing is known yet");
+        assert!(lines.contains(&row), "{lines:?}");
+    }
+}

@@ -4,7 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use packgate::config::{
     Adaptive, Address, Band, BeyondWindow, Config, ConfigErrors, HalfClose, Listen, LoadError,
-    LogFormat, Overrides, RepoKey, Scope, Seats, Source, Upstream, UserSource, Watched,
+    LogFormat, Overrides, RefusalStyle, RepoKey, Scope, Seats, Source, Upstream, UserSource,
+    Watched,
 };
 use packgate_policy::{Mode, Per, RateRange, Resource};
 use proptest::prelude::*;
@@ -584,6 +585,20 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         &[("refusal.status", "must be 429 or 503")],
     ),
     (
+        "refusal: {style: git, status: 429}",
+        &[("refusal.status", "means nothing beside `style: git`")],
+    ),
+    (
+        "refusal: {style: Git, status: 500}",
+        &[
+            (
+                "refusal.style",
+                "must be http or git, not `Git`, did you mean `git`?",
+            ),
+            ("refusal.status", "must be 429 or 503"),
+        ],
+    ),
+    (
         "refusal: {status: '429'}",
         &[("refusal.status", "must be 429 or 503")],
     ),
@@ -1094,8 +1109,8 @@ fn defaults_are_those_of_the_design() {
     );
     let retry = &config.policy.retry_after;
     assert_eq!(
-        (config.refusal_status, retry.min, retry.default, retry.max),
-        (429, secs(5), secs(30), secs(300))
+        (config.refusal, retry.min, retry.default, retry.max),
+        (RefusalStyle::Http(429), secs(5), secs(30), secs(300))
     );
     assert!(config.identity.user.is_empty() && config.identity.trusted_proxies.is_empty());
     assert_eq!(
@@ -1153,13 +1168,16 @@ fn every_notation_is_understood() {
         "refusal: {status: 503}\nmode: shadow\ntelemetry: {log: text}\nidentity: {user: [credential], ipv6_prefix: 128}\nexempt: [{user: '*'}]",
     );
     assert_eq!(
-        (
-            config.refusal_status,
-            config.policy.mode,
-            config.telemetry.log
-        ),
-        (503, Mode::Shadow, LogFormat::Text)
+        (config.refusal, config.policy.mode, config.telemetry.log),
+        (RefusalStyle::Http(503), Mode::Shadow, LogFormat::Text)
     );
+    for (refusal, style) in [
+        ("{style: git}", RefusalStyle::Git),
+        ("{style: http}", RefusalStyle::Http(429)),
+        ("{style: http, status: 503}", RefusalStyle::Http(503)),
+    ] {
+        assert_eq!(good(&format!("refusal: {refusal}")).refusal, style);
+    }
     assert_eq!(config.policy.ipv6_prefix, 128);
     for (text, upstream) in [
         ("unix:/run/git.sock", Upstream::Unix("/run/git.sock".into())),

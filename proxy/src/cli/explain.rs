@@ -9,8 +9,8 @@ use packgate_policy::{Limit, Match, Mode, Per};
 
 use super::replicas;
 use crate::config::{
-    BeyondWindow, Config, HalfClose, Listen, LogFormat, Scope, Upstream, UserSource, Warning,
-    Watched, conditions, show_size,
+    BeyondWindow, Config, HalfClose, Listen, LogFormat, RefusalStyle, Scope, Upstream, UserSource,
+    Warning, Watched, conditions, show_size,
 };
 
 /// What packgate understood, what it means for `replicas` pods if that is asked, the warnings, and `ok` on the last line.
@@ -269,8 +269,11 @@ fn waiting(page: &mut Page, config: &Config) {
     page.row(
         "refusal",
         format_args!(
-            "status {}, Retry-After from {} to {}, {} while nothing is known yet",
-            config.refusal_status,
+            "{}, Retry-After from {} to {}, {} while nothing is known yet",
+            match config.refusal {
+                RefusalStyle::Http(status) => format!("status {status}"),
+                RefusalStyle::Git => "status 200 and an ERR line, which git shows".to_owned(),
+            },
             seconds(retry.min),
             seconds(retry.max),
             seconds(retry.default),

@@ -147,6 +147,15 @@ fn bracketed(host: &str) -> String {
     }
 }
 
+/// How a refusal is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalStyle {
+    /// As HTTP does: by this status, 429 or 503, with the sentence as text. git shows the status and not the sentence.
+    Http(u16),
+    /// As git does: status 200, and the sentence in an `ERR` line, which git shows.
+    Git,
+}
+
 /// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -170,8 +179,8 @@ pub struct Config {
     pub repo_key: RepoKey,
     /// What each shape weighs.
     pub seats: Seats,
-    /// The HTTP status of a refusal: 429 or 503.
-    pub refusal_status: u16,
+    /// How a refusal is told.
+    pub refusal: RefusalStyle,
     /// Mode, limits, budgets, queue, `Retry-After` and exemptions, as the gate takes them.
     pub policy: Settings,
     /// By what limits adapt. There is one where a limit does.

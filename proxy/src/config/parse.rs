@@ -127,7 +127,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
     let storm = storm(&root, mistakes);
     let telemetry = telemetry(&root, mistakes);
 
-    let (policy, refusal_status) = rules?;
+    let (policy, refusal) = rules?;
     Some(Config {
         listen: listen?.into_iter().map(|(_, listen)| listen).collect(),
         upstream: upstream?.1,
@@ -139,7 +139,7 @@ fn walk(tree: &Value, overrides: &Overrides, mistakes: &mut Mistakes) -> Option<
         classifier: classifier?,
         repo_key: repo_key?,
         seats: seats?,
-        refusal_status,
+        refusal,
         policy,
         adaptive: adaptive?,
         identity: identity?,

@@ -8,16 +8,16 @@ use std::time::Duration;
 use packgate_policy::{Limit, Match, Mode, Queue, RetryAfter, Settings};
 
 use super::{
-    Identity, Overrides, Upstream, keys, limits, quotas,
+    Identity, Overrides, RefusalStyle, Upstream, keys, limits, quotas,
     raw::Value,
-    walk::{Entry, Mistakes, Section, duration, whole},
+    walk::{Entry, Mistakes, Section, duration, whole, word},
 };
 
 /// git gives up above it (`http.maxRetryTime`), and 0 counts as no `Retry-After` at all.
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The settings of the gate and the status of a refusal. `identity` and `upstream` are `None` if they are wrong themselves.
+/// The settings of the gate and the style of a refusal. `identity` and `upstream` are `None` if they are wrong themselves.
 pub(super) fn read(
     root: &Section<'_>,
     overrides: &Overrides,
@@ -25,14 +25,14 @@ pub(super) fn read(
     identity: Option<&Identity>,
     upstream: Option<&Upstream>,
     mistakes: &mut Mistakes,
-) -> Option<(Settings, u16)> {
+) -> Option<(Settings, RefusalStyle)> {
     let limits = limits::read(root, overrides, identity, mistakes);
     let quotas = quotas::read(root, limits.as_deref(), identity, upstream, mistakes);
     let weigh = quotas::weigh(root, limits.as_deref(), upstream, mistakes);
     let queue = queue(root, limits.as_deref(), mistakes);
     let refusal = refusal(root, mistakes);
     let exempt = exempt(root, identity, mistakes);
-    let (retry_after, status) = refusal?;
+    let (retry_after, style) = refusal?;
     let settings = Settings {
         mode: mode?,
         limits: limits?,
@@ -43,7 +43,7 @@ pub(super) fn read(
         exempt: exempt?,
         ipv6_prefix: identity?.ipv6_prefix,
     };
-    Some((settings, status))
+    Some((settings, style))
 }
 
 fn exempt(
@@ -119,9 +119,9 @@ fn queue(root: &Section<'_>, limits: Option<&[Limit]>, mistakes: &mut Mistakes) 
     })
 }
 
-fn refusal(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<(RetryAfter, u16)> {
+fn refusal(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<(RetryAfter, RefusalStyle)> {
     let section = root.section("refusal", keys::REFUSAL, mistakes);
-    let status = section.read("status", 429, status, mistakes);
+    let style = style(&section, mistakes);
     let section = section.section("retry_after", keys::RETRY_AFTER, mistakes);
     let min = section.read("min", 5 * SECOND, retry_after, mistakes);
     let default = section.read("default", 30 * SECOND, retry_after, mistakes);
@@ -141,8 +141,28 @@ fn refusal(root: &Section<'_>, mistakes: &mut Mistakes) -> Option<(RetryAfter, u
             default: default?,
             max: max?,
         },
-        status?,
+        style?,
     ))
+}
+
+fn style(refusal: &Section<'_>, mistakes: &mut Mistakes) -> Option<RefusalStyle> {
+    const STYLES: &[(&str, RefusalStyle)] = &[
+        ("http", RefusalStyle::Http(429)),
+        ("git", RefusalStyle::Git),
+    ];
+    let style = refusal.read("style", RefusalStyle::Http(429), word(STYLES), mistakes);
+    if style != Some(RefusalStyle::Git) {
+        let status = refusal.read("status", 429, status, mistakes);
+        return style.and(status).map(RefusalStyle::Http);
+    }
+    if refusal.get("status").is_some() {
+        mistakes.add(
+            refusal.path_of("status"),
+            "means nothing beside `style: git`, which answers with 200: remove one of them",
+        );
+        return None;
+    }
+    style
 }
 
 fn status(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<u16> {

@@ -8,7 +8,7 @@ use std::{collections::HashSet, path::Path, time::Duration};
 
 use packgate_policy::{Limit, Mode, Per};
 
-use super::{Address, Config, Listen, UserSource, Warning, limits};
+use super::{Address, Config, Listen, RefusalStyle, UserSource, Warning, limits};
 use crate::admin::Reach;
 
 /// Where common proxies give up on a server that says nothing (nginx `proxy_read_timeout`, AWS's load balancers).
@@ -235,7 +235,7 @@ impl Config {
                 "is above `queue.max_waiting`, which is reached first".into(),
             );
         }
-        if self.refusal_status == 503 {
+        if self.refusal == RefusalStyle::Http(503) {
             warn(
                 "refusal.status".into(),
                 "503 makes outlier detection (Envoy, Istio) eject this server during a storm; 429 does not".into(),

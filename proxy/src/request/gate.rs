@@ -83,7 +83,7 @@ pub async fn gate(
         Some(refusal) => {
             // What was held is of no use to a refused request, and the client may take its time to read the answer.
             request.body = Body::Unread;
-            respond::refuse(session, &refusal, config.refusal_status).await?;
+            respond::refuse(session, &refusal, config.refusal).await?;
             Ok(true)
         }
     }
@@ -117,7 +117,7 @@ pub async fn decide_late(
         // As far as the server's times are told, it was never asked.
         request.forwarded = None;
         request.refusal = Some(refusal);
-        let status = ErrorType::HTTPStatus(config.refusal_status);
+        let status = ErrorType::HTTPStatus(respond::refusal_status(config.refusal));
         return Err(Error::explain(status, "refused late").into_down());
     }
     // Until now the server could do nothing; its time begins here.

@@ -1,15 +1,26 @@
 //! What packgate itself answers: refusals, and errors where the upstream gave no answer. The one place that knows
 //! HTTP statuses.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use bytes::Bytes;
+use http::{
+    StatusCode,
+    header::{CONTENT_LENGTH, CONTENT_TYPE},
+};
+use packgate_classifier::Encoding;
 use packgate_policy::Refusal;
 use pingora_core::{Error, ErrorSource, ErrorType, Result, protocols::http::ServerSession};
 use pingora_http::ResponseHeader;
 use tokio::time::timeout;
 
-use crate::listen::Fault;
+use super::peek::content_encoding;
+use crate::{config::RefusalStyle, listen::Fault};
+
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+/// What git expects as the answer to a request for a pack; it reads no other.
+const UPLOAD_PACK_RESULT: &str = "application/x-git-upload-pack-result";
 
 /// Bytes read on behind an answer of ours, so that a client that still uploads gets to read it: git's own buffer before it
 /// switches to chunks is 1 MiB, and a clone of 300,000 refs asks for it in 15 MiB.
@@ -21,36 +32,80 @@ const LINGER_TIME: Duration = Duration::from_secs(5);
 /// Bytes of a body that are read before a refusal if they have come already: what a client sends in one go.
 const REST: usize = 64 * 1024;
 
-/// Writes a refusal with `status` (429 or what the configuration says), unless a response has begun: a server may answer
-/// before it has the whole request. Then all that can be done is to break the response off.
+/// Writes a refusal in the configured style.
+///
+/// A server may answer before it has the whole request. Where its response has begun, it is broken off, or goes on with our
+/// line, if the style is git's and nothing of its body was sent.
 ///
 /// A body that was not read whole would be taken for the next request: the connection is closed then, after reading on
 /// within bounds, because a close with unread bytes is a reset that can overtake the response (RFC 9112, section 9.6).
 ///
 /// # Errors
 /// The client's connection failed.
-pub async fn refuse(session: &mut ServerSession, refusal: &Refusal, status: u16) -> Result<()> {
-    if answered(session).is_some() {
+pub async fn refuse(
+    session: &mut ServerSession,
+    refusal: &Refusal,
+    style: RefusalStyle,
+) -> Result<()> {
+    let (content_type, text) = match style {
+        RefusalStyle::Http(_) => (PLAIN_TEXT, format!("{refusal}\n")),
+        RefusalStyle::Git => (UPLOAD_PACK_RESULT, error_line(refusal)),
+    };
+    let header = if answered(session).is_none() {
+        let mut header = head(refusal_status(style), content_type, text.len())?;
+        header.insert_header("Retry-After", refusal.retry_after.as_secs().to_string())?;
+        Some(header)
+    } else if style == RefusalStyle::Git && awaits_a_pack(session) {
+        None
+    } else {
         return Ok(());
-    }
-    let text = Bytes::from(format!("{refusal}\n"));
-    let mut header = plain_text(status, text.len())?;
-    header.insert_header("Retry-After", refusal.retry_after.as_secs().to_string())?;
+    };
     let uploading = !ended(session).await;
     if uploading {
         session.set_keepalive(None);
     }
-    write(session, header, text, uploading).await
+    write(session, header, text.into(), uploading).await
 }
 
-/// Writes a whole response, and reads on behind it if the client is still `uploading`.
+/// The status of a refusal.
+pub fn refusal_status(style: RefusalStyle) -> u16 {
+    match style {
+        RefusalStyle::Http(status) => status,
+        RefusalStyle::Git => 200,
+    }
+}
+
+/// A pkt-line that ends every conversation of git's (gitprotocol-pack, "Packet-Line ERR"). A sentence is far shorter than
+/// the 65,516 bytes that fit.
+fn error_line(sentence: &impl Display) -> String {
+    let line = format!("ERR {sentence}");
+    format!("{:04x}{line}", line.len() + 4)
+}
+
+/// Whether the response that has begun is upload-pack's, in which nothing was said yet and anything still can be.
+fn awaits_a_pack(session: &ServerSession) -> bool {
+    session.body_bytes_sent() == 0
+        && session.response_written().is_some_and(|response| {
+            let headers = &response.headers;
+            response.status == StatusCode::OK
+                && headers
+                    .get(CONTENT_TYPE)
+                    .is_some_and(|of| of == UPLOAD_PACK_RESULT)
+                && !headers.contains_key(CONTENT_LENGTH)
+                && content_encoding(headers) == Encoding::Identity
+        })
+}
+
+/// Writes a whole response, or the rest of one that has begun, and reads on behind it if the client is still `uploading`.
 async fn write(
     session: &mut ServerSession,
-    header: ResponseHeader,
+    header: Option<ResponseHeader>,
     text: Bytes,
     uploading: bool,
 ) -> Result<()> {
-    session.write_response_header(Box::new(header)).await?;
+    if let Some(header) = header {
+        session.write_response_header(Box::new(header)).await?;
+    }
     session.write_response_body(text, true).await?;
     if uploading {
         linger(session).await;
@@ -162,16 +217,16 @@ pub async fn fail(session: &mut ServerSession, status: u16, fault: Option<Fault>
         _ => b"packgate: the request could not be served.\n",
     });
     let text = fault.map_or(standing, |fault| format!("packgate: {fault}.\n").into());
-    let header = plain_text(status, text.len())?;
+    let header = head(status, PLAIN_TEXT, text.len())?;
     session.set_keepalive(None);
     let uploading = !session.is_body_done();
-    write(session, header, text, uploading).await
+    write(session, Some(header), text, uploading).await
 }
 
 /// Header names given as text keep their case on HTTP/1, where people expect to read them like this.
-fn plain_text(status: u16, length: usize) -> Result<ResponseHeader> {
+fn head(status: u16, content_type: &'static str, length: usize) -> Result<ResponseHeader> {
     let mut header = ResponseHeader::build(status, Some(5))?;
-    header.insert_header("Content-Type", "text/plain; charset=utf-8")?;
+    header.insert_header("Content-Type", content_type)?;
     header.insert_header("Cache-Control", "no-store")?;
     header.insert_header("Content-Length", length)?;
     Ok(header)

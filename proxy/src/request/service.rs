@@ -325,15 +325,15 @@ impl ProxyHttp for Service {
             && let Some(refusal) = request.refusal.take()
         {
             request.body = Body::Unread;
-            let status = state.config.refusal_status;
+            let style = state.config.refusal;
             // The connection cannot go on: pingora ends it after every failure.
             session.set_keepalive(None);
             let session = session.as_downstream_mut();
-            if let Err(e) = respond::refuse(session, &refusal, status).await {
+            if let Err(e) = respond::refuse(session, &refusal, style).await {
                 tracing::debug!(error = %e, "the client could not be told of a refusal");
             }
             return FailToProxy {
-                error_code: status,
+                error_code: respond::refusal_status(style),
                 can_reuse_downstream: false,
             };
         }
