@@ -7,7 +7,7 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use packgate_policy::{
     Demand, Ended, Event, Gate, Limit, Mode, Moment, Offer, Per, RefusalWhy, Settings, Spent,
@@ -46,6 +46,9 @@ struct World {
     offered: usize,
     draining: bool,
     worst: u32,
+    /// Of whom the shadow has to tell yet, and of whom it has told.
+    watched: BTreeSet<Ticket>,
+    told: BTreeSet<Ticket>,
 }
 
 fn settings(random: &mut Random, widths: u64) -> Settings {
@@ -116,6 +119,8 @@ impl World {
             offered: 0,
             draining: false,
             worst: 0,
+            watched: BTreeSet::new(),
+            told: BTreeSet::new(),
         }
     }
 
@@ -237,7 +242,13 @@ impl World {
     }
 
     fn hear(&mut self) {
-        while self.gate.next_shadow_decision().is_some() {}
+        while let Some((name, decision)) = self.gate.next_shadow_decision() {
+            self.watched.remove(&name);
+            assert!(
+                self.told.insert(name),
+                "{name:?} was told twice: {decision:?}"
+            );
+        }
         while let Some(event) = self.gate.next_event() {
             match event {
                 Event::Admitted(ticket) => {
@@ -301,7 +312,11 @@ impl World {
         };
         self.offered += 1;
         let could_run = self.fits(&wanted);
-        match self.gate.offer(wanted.clone(), self.now) {
+        let patience = std::time::Duration::MAX;
+        let (offer, name) = self.gate.offer_watched(wanted.clone(), patience, self.now);
+        assert_eq!(name.is_some(), self.gate.shadow().is_some());
+        self.watched.extend(name);
+        match offer {
             Offer::Running(ticket) => {
                 assert!(could_run && !(self.draining && self.holds_any()));
                 self.start(ticket, wanted, true);
@@ -528,6 +543,7 @@ impl World {
             self.gate.advance(self.now);
         }
         self.hear();
+        assert!(self.watched.is_empty(), "untold: {:?}", self.watched);
         assert!(self.gate.is_at_rest(), "{:?}", self.gate);
     }
 }
