@@ -8,7 +8,10 @@ use std::{collections::HashMap, net::IpAddr};
 use packgate_policy::{Demand, LimitView, RunningView, Snapshot, Ticket, WaitingView};
 use serde::Serialize;
 
-use crate::{telemetry::text, watch::clock::Clock};
+use crate::{
+    telemetry::text,
+    watch::{Shadow, clock::Clock},
+};
 
 /// The version of the format. It grows only when a key changes its meaning or goes; new keys do not count.
 const VERSION: u32 = 1;
@@ -43,6 +46,7 @@ impl StatusReport {
                 .map(|view| self.waiting(view))
                 .collect(),
             refused_last_hour: snapshot.refused_last_hour,
+            shadow: snapshot.shadow.map(Shadow::from),
         };
         let mut json = Vec::with_capacity(4096);
         let written = text::write_json(&mut json, &status);
@@ -72,6 +76,7 @@ fn limit(view: &LimitView) -> Limit<'_> {
     Limit {
         name: &view.name,
         per: view.per.as_str(),
+        mode: view.mode.as_str(),
         seats: view.seats,
         in_use: view.in_use,
         busiest: view.busiest.as_ref().map(|(key, in_use)| Busiest {
@@ -100,12 +105,14 @@ struct Status<'a> {
     running: Vec<Running<'a>>,
     waiting: Vec<Waiting<'a>>,
     refused_last_hour: u64,
+    shadow: Option<Shadow>,
 }
 
 #[derive(Serialize)]
 struct Limit<'a> {
     name: &'a str,
     per: &'static str,
+    mode: &'static str,
     seats: u32,
     in_use: u64,
     busiest: Option<Busiest<'a>>,
@@ -147,7 +154,7 @@ struct Waiting<'a> {
 pub(super) mod tests {
     use std::time::{Duration, SystemTime};
 
-    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, User};
+    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, ShadowView, User};
 
     use super::*;
 
@@ -174,6 +181,7 @@ pub(super) mod tests {
                     LimitView {
                         name: "all".into(),
                         per: Per::Global,
+                        mode: Mode::Enforce,
                         seats: 8,
                         in_use: 2,
                         busiest: None,
@@ -183,6 +191,7 @@ pub(super) mod tests {
                     LimitView {
                         name: "each".into(),
                         per: Per::Repo,
+                        mode: Mode::Shadow,
                         seats: 2,
                         in_use: 2,
                         busiest: Some(("squareup/java".into(), 2)),
@@ -211,6 +220,11 @@ pub(super) mod tests {
                     why: RefusalWhy::Full,
                     count: 3,
                 }],
+                shadow: Some(ShadowView {
+                    running: 1,
+                    waiting: 2,
+                    refused_last_hour: 5,
+                }),
             },
             response_bytes: HashMap::from([(Ticket(7), 1 << 33)]),
             clock: Clock(
@@ -222,12 +236,13 @@ pub(super) mod tests {
 
     pub(in super::super) const DOCUMENT: &str = concat!(
         r#"{"version":1,"mode":"enforce","draining":true,"#,
-        r#""limits":[{"name":"all","per":"global","seats":8,"in_use":2,"busiest":null},"#,
-        r#"{"name":"each","per":"repo","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2}}],"#,
+        r#""limits":[{"name":"all","per":"global","mode":"enforce","seats":8,"in_use":2,"busiest":null},"#,
+        r#"{"name":"each","per":"repo","mode":"shadow","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2}}],"#,
         r#""running":[{"id":7,"repo":"squareup/java","user":"alice","ip":"2001:db8::1","shape":"clone","seats":2,"#,
         r#""since":"2023-11-14T22:13:20.000Z","response_bytes":8589934592}],"#,
         r#""waiting":[{"id":9,"repo":"squareup/java","user":null,"ip":"2001:db8::1","shape":"clone","#,
-        r#""since":"2023-11-14T22:13:22.500Z","position":1}],"refused_last_hour":3}"#
+        r#""since":"2023-11-14T22:13:22.500Z","position":1}],"refused_last_hour":3,"#,
+        r#""shadow":{"running":1,"waiting":2,"refused_last_hour":5}}"#
     );
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) const CLASSIFIER: &[&str] =
 pub(super) const REPO_KEY: &[&str] = &["fold_case", "host"];
 /// The shapes whose seats can be set. The others never take one: what they ask for costs nothing, or is not known.
 pub(super) const SEATS: &[&str] = &["clone", "shallow", "filtered", "deepening", "incremental"];
-pub(super) const LIMIT: &[&str] = &["name", "per", "match", "seats"];
+pub(super) const LIMIT: &[&str] = &["name", "per", "match", "seats", "mode"];
 pub(super) const MATCH: &[&str] = &["repo", "user", "ip", "shape", "user_agent"];
 pub(super) const QUEUE: &[&str] = &["timeout", "max_waiting", "max_waiting_per_flow"];
 pub(super) const REFUSAL: &[&str] = &["status", "retry_after"];

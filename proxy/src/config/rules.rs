@@ -25,7 +25,7 @@ pub(super) fn read(
     identity: Option<&Identity>,
     mistakes: &mut Mistakes,
 ) -> Option<(Settings, u16)> {
-    let limits = limits::read(root, overrides, identity, mistakes);
+    let limits = limits::read(root, overrides, mode, identity, mistakes);
     let queue = queue(root, limits.as_deref(), mistakes);
     let refusal = refusal(root, mistakes);
     let exempt = exempt(root, identity, mistakes);

@@ -2,7 +2,7 @@ use std::{
     collections::BTreeSet, sync::atomic::AtomicUsize, sync::atomic::Ordering::SeqCst, thread,
 };
 
-use packgate_policy::Per;
+use packgate_policy::{Mode, Per};
 
 use super::*;
 
@@ -11,6 +11,7 @@ fn limit(name: &str, seats: u32, in_use: u64, busiest: Option<u32>) -> LimitView
     LimitView {
         name: name.into(),
         per: Per::Repo,
+        mode: Mode::Enforce,
         seats,
         in_use,
         busiest,
@@ -24,6 +25,7 @@ fn two_limits() -> GaugeReading {
         limits: vec![limit("all", 8, 3, Some(3)), limit("each", 2, 0, None)],
         waiting: 5,
         queue_limit: 256,
+        shadow: None,
         draining: false,
     }
 }
