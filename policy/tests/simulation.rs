@@ -8,7 +8,7 @@
 mod support;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     num::NonZeroU32,
 };
 
@@ -49,6 +49,9 @@ struct World {
     offered: usize,
     draining: bool,
     worst: u32,
+    /// Of whom the shadow has to tell yet, and of whom it has told.
+    watched: BTreeSet<Ticket>,
+    told: BTreeSet<Ticket>,
 }
 
 fn settings(random: &mut Random, widths: u64) -> Settings {
@@ -126,6 +129,8 @@ impl World {
             offered: 0,
             draining: false,
             worst: 0,
+            watched: BTreeSet::new(),
+            told: BTreeSet::new(),
         }
     }
 
@@ -247,7 +252,13 @@ impl World {
     }
 
     fn hear(&mut self) {
-        while self.gate.next_shadow_decision().is_some() {}
+        while let Some((name, decision)) = self.gate.next_shadow_decision() {
+            self.watched.remove(&name);
+            assert!(
+                self.told.insert(name),
+                "{name:?} was told twice: {decision:?}"
+            );
+        }
         while let Some(event) = self.gate.next_event() {
             match event {
                 Event::Admitted(ticket) => {
@@ -311,7 +322,11 @@ impl World {
         };
         self.offered += 1;
         let could_run = self.fits(&wanted);
-        match self.gate.offer(wanted.clone(), self.now) {
+        let patience = std::time::Duration::MAX;
+        let (offer, name) = self.gate.offer_watched(wanted.clone(), patience, self.now);
+        assert_eq!(name.is_some(), self.gate.shadow().is_some());
+        self.watched.extend(name);
+        match offer {
             Offer::Running(ticket) => {
                 assert!(could_run && !(self.draining && self.holds_any()));
                 self.start(ticket, wanted, true);
@@ -585,6 +600,7 @@ impl World {
             self.gate.advance(self.now);
         }
         self.hear();
+        assert!(self.watched.is_empty(), "untold: {:?}", self.watched);
         assert!(self.gate.is_at_rest(), "{:?}", self.gate);
     }
 }

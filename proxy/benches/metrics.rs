@@ -74,6 +74,9 @@ fn entry() -> Entry<'static> {
         cpu: None,
         outcome: Outcome::Served,
         trace_id: None,
+        shadow: None,
+        shadow_limit: None,
+        shadow_wait: None,
     }
 }
 

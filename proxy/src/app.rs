@@ -240,7 +240,7 @@ pub fn share_with(
         .telemetry
         .traces
         .is_some_and(|traces| traces.identities);
-    Ok(Arc::new(Shared {
+    let shared = Arc::new(Shared {
         metrics: metrics.map_err(|e| e.to_string())?,
         traces: spans.map(|spans| Traces::new(spans, identities)),
         otlp,
@@ -259,7 +259,14 @@ pub fn share_with(
         hash_key,
         manager: Manager::from_environment(),
         work: TaskTracker::new(),
-    }))
+    });
+    let weak = Arc::downgrade(&shared);
+    shared.floor.on_shadow(move |decision| {
+        if let Some(shared) = weak.upgrade() {
+            shared.metrics.shadow(decision);
+        }
+    });
+    Ok(shared)
 }
 
 /// What serves a client's connection.

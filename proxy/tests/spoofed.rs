@@ -60,7 +60,7 @@ fn all_are_refused(count: u32, identity: &str, peer: &str, headers: impl Fn(&mut
         headers(&mut map, n);
         let client = identify(&map, peer, &config.identity, &key);
         let demand = decide::demand(repo.clone(), &client, &verdict, &config.seats);
-        floor.admit(demand, Duration::MAX)
+        floor.admit(demand, Duration::MAX).0
     };
     let Admission::Running(_seat) = ask(0) else {
         panic!("the first finds a seat: {verdict:?}");

@@ -106,7 +106,7 @@ impl Gate {
     }
 
     /// Begins to watch, goes on, or gives it up, as the settings say. A shadow begins as the gate is: who runs runs there,
-    /// and who waits waits there.
+    /// and who waits waits there; of those nothing is told.
     pub(super) fn watch(&mut self) {
         if !self.settings.watches_any() {
             return self.shadow.give_up();

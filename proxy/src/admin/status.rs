@@ -8,7 +8,10 @@ use std::{collections::HashMap, net::IpAddr};
 use packgate_policy::{Demand, LimitView, QuotaView, RunningView, Snapshot, Ticket, WaitingView};
 use serde::Serialize;
 
-use crate::{telemetry::text, watch::clock::Clock};
+use crate::{
+    telemetry::text,
+    watch::{Shadow, clock::Clock},
+};
 
 /// The version of the format. It grows only when a key changes its meaning or goes; new keys do not count.
 const VERSION: u32 = 1;
@@ -44,6 +47,7 @@ impl StatusReport {
                 .map(|view| self.waiting(view))
                 .collect(),
             refused_last_hour: snapshot.refused_last_hour,
+            shadow: snapshot.shadow.map(Shadow::from),
         };
         let mut json = Vec::with_capacity(4096);
         let written = text::write_json(&mut json, &status);
@@ -73,6 +77,7 @@ fn limit(view: &LimitView) -> Limit<'_> {
     Limit {
         name: &view.name,
         per: view.per.as_str(),
+        mode: view.mode.as_str(),
         seats: view.seats,
         in_use: view.in_use,
         busiest: view.busiest.as_ref().map(|(key, in_use)| Busiest {
@@ -90,6 +95,7 @@ fn quota(view: &QuotaView) -> Quota<'_> {
     Quota {
         name: &view.name,
         per: view.per.as_str(),
+        mode: view.mode.as_str(),
         resource: view.resource.as_str(),
         rate: view.rate,
         burst: view.burst,
@@ -120,12 +126,14 @@ struct Status<'a> {
     running: Vec<Running<'a>>,
     waiting: Vec<Waiting<'a>>,
     refused_last_hour: u64,
+    shadow: Option<Shadow>,
 }
 
 #[derive(Serialize)]
 struct Limit<'a> {
     name: &'a str,
     per: &'static str,
+    mode: &'static str,
     seats: u32,
     in_use: u64,
     busiest: Option<Busiest<'a>>,
@@ -148,6 +156,7 @@ struct Busiest<'a> {
 struct Quota<'a> {
     name: &'a str,
     per: &'static str,
+    mode: &'static str,
     resource: &'static str,
     rate: f64,
     burst: f64,
@@ -190,7 +199,9 @@ struct Waiting<'a> {
 pub(super) mod tests {
     use std::time::{Duration, SystemTime};
 
-    use packgate_policy::{Mode, Moment, Per, RefusalCount, RefusalWhy, Resource, SeatRange, User};
+    use packgate_policy::{
+        Mode, Moment, Per, RefusalCount, RefusalWhy, Resource, SeatRange, ShadowView, User,
+    };
 
     use super::*;
 
@@ -217,6 +228,7 @@ pub(super) mod tests {
                     LimitView {
                         name: "all".into(),
                         per: Per::Global,
+                        mode: Mode::Enforce,
                         seats: 8,
                         range: Some(SeatRange {
                             min: 2u32.try_into().unwrap(),
@@ -230,6 +242,7 @@ pub(super) mod tests {
                     LimitView {
                         name: "each".into(),
                         per: Per::Repo,
+                        mode: Mode::Shadow,
                         seats: 2,
                         range: None,
                         in_use: 2,
@@ -240,6 +253,7 @@ pub(super) mod tests {
                 ],
                 quotas: vec![
                     QuotaView {
+                        mode: Mode::Enforce,
                         name: "egress".into(),
                         per: Per::Repo,
                         resource: Resource::Bytes,
@@ -248,6 +262,7 @@ pub(super) mod tests {
                         worst: Some(("squareup/java".into(), -1024.0)),
                     },
                     QuotaView {
+                        mode: Mode::Shadow,
                         name: "requests".into(),
                         per: Per::User,
                         resource: Resource::Requests,
@@ -277,6 +292,11 @@ pub(super) mod tests {
                     why: RefusalWhy::Full,
                     count: 3,
                 }],
+                shadow: Some(ShadowView {
+                    running: 1,
+                    waiting: 2,
+                    refused_last_hour: 5,
+                }),
             },
             response_bytes: HashMap::from([(Ticket(7), 1 << 33)]),
             clock: Clock(
@@ -288,15 +308,16 @@ pub(super) mod tests {
 
     pub(in super::super) const DOCUMENT: &str = concat!(
         r#"{"version":1,"mode":"enforce","draining":true,"#,
-        r#""limits":[{"name":"all","per":"global","seats":8,"in_use":2,"busiest":null,"range":{"min":2,"max":16}},"#,
-        r#"{"name":"each","per":"repo","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2},"range":null}],"#,
-        r#""quotas":[{"name":"egress","per":"repo","resource":"bytes","rate":2.5,"burst":1000000000.0,"#,
+        r#""limits":[{"name":"all","per":"global","mode":"enforce","seats":8,"in_use":2,"busiest":null,"range":{"min":2,"max":16}},"#,
+        r#"{"name":"each","per":"repo","mode":"shadow","seats":2,"in_use":2,"busiest":{"key":"squareup/java","in_use":2},"range":null}],"#,
+        r#""quotas":[{"name":"egress","per":"repo","mode":"enforce","resource":"bytes","rate":2.5,"burst":1000000000.0,"#,
         r#""worst":{"key":"squareup/java","balance":-1024.0}},"#,
-        r#"{"name":"requests","per":"user","resource":"requests","rate":0.5,"burst":30.0,"worst":null}],"#,
+        r#"{"name":"requests","per":"user","mode":"shadow","resource":"requests","rate":0.5,"burst":30.0,"worst":null}],"#,
         r#""running":[{"id":7,"repo":"squareup/java","user":"alice","ip":"2001:db8::1","shape":"clone","seats":2,"#,
         r#""since":"2023-11-14T22:13:20.000Z","response_bytes":8589934592}],"#,
         r#""waiting":[{"id":9,"repo":"squareup/java","user":null,"ip":"2001:db8::1","shape":"clone","#,
-        r#""since":"2023-11-14T22:13:22.500Z","position":1}],"refused_last_hour":3}"#
+        r#""since":"2023-11-14T22:13:22.500Z","position":1}],"refused_last_hour":3,"#,
+        r#""shadow":{"running":1,"waiting":2,"refused_last_hour":5}}"#
     );
 
     #[test]

@@ -135,10 +135,15 @@ fn limits(page: &mut Page, config: &Config) {
     for (n, limit) in config.policy.limits.iter().enumerate() {
         let (name, seats) = (&limit.name, seats(limit));
         page.line(format_args!(
-            "  {}. {name:<width$}  {seats} {}, for {}",
+            "  {}. {name:<width$}  {seats} {}, for {}{}",
             n + 1,
             counted(limit.per),
-            whom(&limit.matches)
+            whom(&limit.matches),
+            if limit.shadow {
+                " (shadow: only watches)"
+            } else {
+                ""
+            },
         ));
     }
     let (seated, free): (Vec<_>, Vec<_>) = config

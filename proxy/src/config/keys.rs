@@ -36,9 +36,9 @@ pub(super) const CLASSIFIER: &[&str] =
 pub(super) const REPO_KEY: &[&str] = &["fold_case", "host"];
 /// The shapes whose seats can be set. The others never take one: what they ask for costs nothing, or is not known.
 pub(super) const SEATS: &[&str] = &["clone", "shallow", "filtered", "deepening", "incremental"];
-pub(super) const LIMIT: &[&str] = &["name", "per", "match", "seats"];
+pub(super) const LIMIT: &[&str] = &["name", "per", "match", "seats", "mode"];
 pub(super) const QUOTA: &[&str] = &[
-    "name", "per", "match", "resource", "rate", "burst", "prices", "shapes",
+    "name", "per", "match", "resource", "rate", "burst", "prices", "shapes", "mode",
 ];
 pub(super) const RATE: &[&str] = &["min", "start", "max"];
 pub(super) const WEIGH: &[&str] = &["per", "unit", "max"];

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
 
-use packgate_policy::{Limit, Match, MatchSpec, Per, SeatRange};
+use packgate_policy::{Limit, Match, MatchSpec, Mode, Per, SeatRange};
 
 use super::{
     Identity, Overrides, keys,
@@ -29,6 +29,9 @@ const PERS: &[(&str, Per)] = &[
     ("ip", Per::Ip),
 ];
 
+/// What can be said of one limit or budget; `off` would be one that is not there.
+const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
+
 /// A limit's name is a metric attribute and stands in the sentence a refused user reads.
 const LONGEST_NAME: usize = 64;
 
@@ -36,6 +39,7 @@ const LONGEST_NAME: usize = 64;
 pub(super) fn read(
     root: &Section<'_>,
     overrides: &Overrides,
+    mode: Option<Mode>,
     identity: Option<&Identity>,
     mistakes: &mut Mistakes,
 ) -> Option<Vec<Limit>> {
@@ -46,7 +50,7 @@ pub(super) fn read(
     let mut names = Names::new();
     let mut limits = Some(Vec::new());
     for entry in entries {
-        let limit = limit(&entry, identity, &mut names, mistakes);
+        let limit = limit(&entry, mode, identity, &mut names, mistakes);
         limits = limits.zip(limit).map(|(mut limits, limit)| {
             limits.push(limit);
             limits
@@ -96,7 +100,7 @@ fn put_flag(
     };
     if let Some(first) = limits[..place]
         .iter()
-        .find(|other| other.per == per && is_unconditional(&other.matches))
+        .find(|other| other.per == per && !other.shadow && is_unconditional(&other.matches))
     {
         let taken = &first.name;
         mistakes.add(
@@ -202,6 +206,7 @@ impl About {
 
 fn limit(
     entry: &Entry<'_>,
+    mode: Option<Mode>,
     identity: Option<&Identity>,
     names: &mut Names,
     mistakes: &mut Mistakes,
@@ -225,10 +230,12 @@ fn limit(
         seats,
         mistakes,
     );
+    let shadow = only_watches(&section, mode, mistakes);
     let (seats, adapts) = seats?;
     let limit = Limit {
         matches: matches?,
         adapts,
+        shadow: shadow?,
         ..Limit::new(&name?, per?, seats)
     };
     (mistakes.0.len() == before).then_some(limit)
@@ -270,6 +277,23 @@ fn number_of_seats(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<NonZero
         }
         _ => whole(1..=u32::MAX)(entry, mistakes).and_then(NonZeroU32::new),
     }
+}
+
+/// Whether a limit or a budget is marked to watch only, in a configuration with this `mode`.
+pub(super) fn only_watches(
+    section: &Section<'_>,
+    mode: Option<Mode>,
+    mistakes: &mut Mistakes,
+) -> Option<bool> {
+    let own = section.optional("mode", word(MODES), mistakes)?;
+    if own == Some(Mode::Enforce) && mode == Some(Mode::Shadow) {
+        mistakes.add(
+            section.path_of("mode"),
+            "cannot hold while `mode: shadow` at the top says that nothing does: remove one of the two",
+        );
+        return None;
+    }
+    Some(own == Some(Mode::Shadow))
 }
 
 fn name(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<Arc<str>> {

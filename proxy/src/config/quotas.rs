@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use packgate_policy::{Limit, Quota, RateRange, Resource, Weigh};
+use packgate_policy::{Limit, Mode, Quota, RateRange, Resource, Weigh};
 
 use super::{
     Identity, Upstream, keys,
-    limits::{About, Names},
+    limits::{About, Names, only_watches},
     raw::Value,
     scalars::{self, shown},
     walk::{Entry, Mistakes, Read, Section, duration, size, whole, word},
@@ -33,6 +33,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) fn read(
     root: &Section<'_>,
     limits: Option<&[Limit]>,
+    mode: Option<Mode>,
     identity: Option<&Identity>,
     upstream: Option<&Upstream>,
     mistakes: &mut Mistakes,
@@ -47,7 +48,7 @@ pub(super) fn read(
         .collect();
     let mut quotas = Some(Vec::new());
     for entry in entries {
-        let quota = quota(&entry, identity, upstream, &mut names, mistakes);
+        let quota = quota(&entry, mode, identity, upstream, &mut names, mistakes);
         quotas = quotas.zip(quota).map(|(mut quotas, quota)| {
             quotas.push(quota);
             quotas
@@ -58,6 +59,7 @@ pub(super) fn read(
 
 fn quota(
     entry: &Entry<'_>,
+    mode: Option<Mode>,
     identity: Option<&Identity>,
     upstream: Option<&Upstream>,
     names: &mut Names,
@@ -84,6 +86,7 @@ fn quota(
     );
     measurable(resource, upstream, section.path_of("resource"), mistakes);
     let all_shapes = section.read("shapes", false, word(SHAPES), mistakes);
+    let shadow = only_watches(&section, mode, mistakes);
     // Of what is not known no amount can be read.
     let resource = resource?;
     let rate = section.required(
@@ -105,7 +108,7 @@ fn quota(
         scales: rate.scales,
         burst: burst?.unwrap_or(rate.start.amount),
         prices: prices?,
-        shadow: false,
+        shadow: shadow?,
     };
     (mistakes.0.len() == before).then_some(quota)
 }

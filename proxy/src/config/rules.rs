@@ -26,8 +26,8 @@ pub(super) fn read(
     upstream: Option<&Upstream>,
     mistakes: &mut Mistakes,
 ) -> Option<(Settings, RefusalStyle)> {
-    let limits = limits::read(root, overrides, identity, mistakes);
-    let quotas = quotas::read(root, limits.as_deref(), identity, upstream, mistakes);
+    let limits = limits::read(root, overrides, mode, identity, mistakes);
+    let quotas = quotas::read(root, limits.as_deref(), mode, identity, upstream, mistakes);
     let weigh = quotas::weigh(root, limits.as_deref(), upstream, mistakes);
     let queue = queue(root, limits.as_deref(), mistakes);
     let refusal = refusal(root, mistakes);

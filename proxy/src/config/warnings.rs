@@ -89,7 +89,15 @@ impl Config {
                     "no limit is configured: nothing is gated, every clone passes; try `--clones 8 --clones-per-repo 2`".into(),
                 );
             }
-            Mode::Enforce => {}
+            Mode::Enforce => {
+                if self.policy.limits.iter().all(|limit| limit.shadow) {
+                    warn(
+                        "limits".into(),
+                        "every limit only watches: everything passes; refusals are only recorded"
+                            .into(),
+                    );
+                }
+            }
             Mode::Shadow => warn(
                 "mode".into(),
                 "shadow: everything passes; refusals are only recorded".into(),
@@ -147,7 +155,10 @@ impl Config {
             let hides = |other: &&Limit| {
                 let same = limits::conditions(other.matches.spec())
                     == limits::conditions(limit.matches.spec());
-                other.per == limit.per && (limits::is_unconditional(&other.matches) || same)
+                // For real, one that only watches hides nothing that holds.
+                other.per == limit.per
+                    && (limit.shadow || !other.shadow)
+                    && (limits::is_unconditional(&other.matches) || same)
             };
             if let Some(first) = earlier.iter().find(hides) {
                 shadowed.insert(&limit.name);
@@ -188,6 +199,7 @@ impl Config {
         for (n, limit) in self.policy.limits.iter().enumerate() {
             if let Some(whole) = whole
                 && limit.per != Per::Global
+                && (limit.shadow || !whole.shadow)
                 && limit.most_seats() >= whole.most_seats()
                 && !shadowed.contains(&*limit.name)
             {

@@ -7,20 +7,22 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Moment, Offer, Readings, Refusal, Settings, Snapshot, Spent, Ticket,
+    Demand, Ended, Event, Gate, Moment, Offer, Readings, Refusal, Settings, ShadowDecision,
+    Snapshot, Spent, Ticket,
 };
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
 };
 
+use super::shadow::Watched;
 use crate::{telemetry::metrics::GaugeReading, watch::Seen};
 
 /// The one gate of the process.
@@ -28,9 +30,13 @@ pub struct Floor {
     state: Mutex<State>,
     /// The policy's time starts here.
     epoch: Instant,
-    /// Rung when a waiter came that may be the next to run out of time.
+    /// Rung when the gate has something to do earlier than it had.
     deadlines: Notify,
+    /// Who is told of every decision of the shadow.
+    witness: OnceLock<Witness>,
 }
+
+type Witness = Box<dyn Fn(&ShadowDecision) + Send + Sync>;
 
 struct State {
     gate: Gate,
@@ -38,6 +44,10 @@ struct State {
     waiters: HashMap<Ticket, oneshot::Sender<Result<(), Refusal>>>,
     /// Response bytes of each running ticket, for the status.
     sent: HashMap<Ticket, Arc<AtomicU64>>,
+    /// Where the shadow's decision about each request that it watches is to be noted.
+    watched: HashMap<Ticket, Watched>,
+    /// The deadline that is waited for.
+    alarm: Option<Moment>,
 }
 
 /// What the gate says to a demand.
@@ -52,8 +62,6 @@ pub enum Admission {
     Waiting(Waiter),
     /// It gets no seat.
     Refused(Refusal),
-    /// It runs, because the mode is `shadow`; `enforce` would have refused it, or let it wait.
-    Shadowed(Permit, Option<Refusal>),
 }
 
 /// The right to run. Dropping it frees its seats in every bucket.
@@ -91,9 +99,12 @@ impl Floor {
                 gate: Gate::new(settings),
                 waiters: HashMap::new(),
                 sent: HashMap::new(),
+                watched: HashMap::new(),
+                alarm: None,
             }),
             epoch: Instant::now(),
             deadlines: Notify::new(),
+            witness: OnceLock::new(),
         })
     }
 
@@ -102,41 +113,44 @@ impl Floor {
         Moment(self.epoch.elapsed())
     }
 
-    /// Asks for the seats of `demand`, which waits for them `patience` long at most, whatever the queue's timeout.
-    pub fn admit(self: &Arc<Floor>, demand: Demand, patience: Duration) -> Admission {
-        let now = self.now();
-        let mut state = self.lock();
-        let offer = state.gate.offer_for(demand, patience, now);
-        state.deliver();
-        match offer {
-            Offer::Exempt => Admission::Exempt,
-            Offer::Metered(ticket) => Admission::Metered(self.permit(&mut state, ticket)),
-            Offer::Running(ticket) => Admission::Running(self.permit(&mut state, ticket)),
-            Offer::ShadowQueued(ticket) => {
-                Admission::Shadowed(self.permit(&mut state, ticket), None)
-            }
-            Offer::ShadowRefused(ticket, refusal) => {
-                Admission::Shadowed(self.permit(&mut state, ticket), Some(refusal))
-            }
-            Offer::Refused(refusal) => Admission::Refused(refusal),
-            Offer::Waiting(ticket) => {
-                let (sender, decision) = oneshot::channel();
-                state.waiters.insert(ticket, sender);
-                drop(state);
-                self.deadlines.notify_one();
-                Admission::Waiting(Waiter {
-                    floor: self.clone(),
-                    ticket: Some(ticket),
-                    decision,
-                })
-            }
-        }
+    /// Asks for the seats of `demand`, which waits for them `patience` long at most, whatever the queue's timeout. Where
+    /// something only watches, also where it says what would have become of it.
+    pub fn admit(
+        self: &Arc<Floor>,
+        demand: Demand,
+        patience: Duration,
+    ) -> (Admission, Option<Watched>) {
+        self.with(|state, now| {
+            let (offer, name) = state.gate.offer_watched(demand, patience, now);
+            let admission = match offer {
+                Offer::Exempt => Admission::Exempt,
+                Offer::Metered(ticket) => Admission::Metered(self.permit(state, ticket)),
+                Offer::Running(ticket) => Admission::Running(self.permit(state, ticket)),
+                Offer::Refused(refusal) => Admission::Refused(refusal),
+                Offer::Waiting(ticket) => {
+                    let (sender, decision) = oneshot::channel();
+                    state.waiters.insert(ticket, sender);
+                    Admission::Waiting(Waiter {
+                        floor: self.clone(),
+                        ticket: Some(ticket),
+                        decision,
+                    })
+                }
+            };
+            let watched = name.map(|name| state.watched.entry(name).or_default().clone());
+            (admission, watched)
+        })
+    }
+
+    /// Has `witness` told of every decision of the shadow, from whatever thread; only the first one is.
+    pub fn on_shadow(&self, witness: impl Fn(&ShadowDecision) + Send + Sync + 'static) {
+        let _ = self.witness.set(Box::new(witness));
     }
 
     /// Refuses waiters whose time is up, as it comes; runs for as long as the process.
     pub async fn watch_deadlines(self: Arc<Floor>) {
         loop {
-            let next = self.lock().gate.next_deadline();
+            let next = self.lock().set_alarm();
             let ring = self.deadlines.notified();
             match next {
                 None => ring.await,
@@ -146,7 +160,7 @@ impl Floor {
                         .await
                         .is_err()
                     {
-                        self.change(|gate, now| gate.advance(now));
+                        self.with(|state, now| state.gate.advance(now));
                     }
                 }
             }
@@ -155,23 +169,22 @@ impl Floor {
 
     /// Puts new settings in force; nobody who runs or waits is dropped.
     pub fn reconfigure(&self, settings: Settings) {
-        self.change(|gate, now| gate.reconfigure(settings, now));
-        self.deadlines.notify_one();
+        self.with(|state, now| state.gate.reconfigure(settings, now));
     }
 
     /// Tells the gate what the signals say of the server; whether a limit has moved.
     pub fn adapt(&self, readings: &Readings) -> bool {
-        self.change(|gate, now| gate.adapt(readings, now))
+        self.with(|state, now| state.gate.adapt(readings, now))
     }
 
     /// Tells the gate how loaded the server is, from 0 to 1 if that is known; once a second.
     pub fn scale_budgets(&self, load: Option<f64>) {
-        self.change(|gate, now| gate.scale_budgets(load, now));
+        self.with(|state, now| state.gate.scale_budgets(load, now));
     }
 
     /// From now on waiters and newcomers that need a seat are refused.
     pub fn drain(&self) {
-        self.change(|gate, now| gate.drain(now));
+        self.with(|state, now| state.gate.drain(now));
     }
 
     /// What the gauges show.
@@ -183,6 +196,7 @@ impl Floor {
             quotas: state.gate.quotas(now),
             waiting: state.gate.waiting() as u64,
             queue_limit: state.gate.queue_limit() as u64,
+            shadow: state.gate.shadow(),
             draining: state.gate.is_draining(),
             signals: Vec::new(),
         }
@@ -211,11 +225,21 @@ impl Floor {
         (state.gate.snapshot(now), now, state.sent())
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Gate, Moment) -> T) -> T {
+    /// Whatever happens to the gate happens here; everybody concerned is told what came of it.
+    fn with<T>(&self, change: impl FnOnce(&mut State, Moment) -> T) -> T {
         let now = self.now();
         let mut state = self.lock();
-        let result = change(&mut state.gate, now);
+        let result = change(&mut state, now);
         state.deliver();
+        let decisions = state.note_shadow();
+        let is_earlier = state.is_earlier();
+        drop(state);
+        if is_earlier {
+            self.deadlines.notify_one();
+        }
+        if let Some(witness) = self.witness.get() {
+            decisions.iter().for_each(witness);
+        }
         result
     }
 
@@ -235,15 +259,14 @@ impl Floor {
 
     /// `billed`: somebody will tell what it has cost. Otherwise that was nothing.
     fn release(&self, ticket: Ticket, ended: Ended, billed: bool) {
-        let now = self.now();
-        let mut state = self.lock();
-        state.waiters.remove(&ticket);
-        state.sent.remove(&ticket);
-        state.gate.release(ticket, ended, now);
-        if !billed {
-            state.gate.charge(ticket, Spent::default(), now);
-        }
-        state.deliver();
+        self.with(|state, now| {
+            state.waiters.remove(&ticket);
+            state.sent.remove(&ticket);
+            state.gate.release(ticket, ended, now);
+            if !billed {
+                state.gate.charge(ticket, Spent::default(), now);
+            }
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -257,6 +280,35 @@ impl State {
         let sent = self.sent.iter();
         sent.map(|(ticket, bytes)| (*ticket, bytes.load(Ordering::Relaxed)))
             .collect()
+    }
+
+    /// Notes what the shadow has decided.
+    fn note_shadow(&mut self) -> Vec<ShadowDecision> {
+        let mut decisions = Vec::new();
+        while let Some((name, decision)) = self.gate.next_shadow_decision() {
+            if let Some(watched) = self.watched.remove(&name) {
+                watched.decided(decision.clone());
+            }
+            decisions.push(decision);
+        }
+        decisions
+    }
+
+    fn set_alarm(&mut self) -> Option<Moment> {
+        self.alarm = self.gate.next_deadline();
+        self.alarm
+    }
+
+    /// Whether there is a deadline before the one that is waited for; told once.
+    fn is_earlier(&mut self) -> bool {
+        let before = self.alarm;
+        match self.gate.next_deadline() {
+            Some(next) if before.is_none_or(|alarm| next < alarm) => {
+                self.alarm = Some(next);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Tells waiters what has happened to them. A waiter that is gone by now gives its ticket back by its own drop.
@@ -312,7 +364,7 @@ impl Drop for Bill {
     fn drop(&mut self) {
         let (ticket, spent) = (self.ticket, self.spent);
         self.floor
-            .change(|gate, now| gate.charge(ticket, spent, now));
+            .with(|state, now| state.gate.charge(ticket, spent, now));
     }
 }
 
@@ -388,7 +440,7 @@ mod tests {
             user_agent: None,
             seats,
         };
-        floor.admit(demand, Duration::MAX)
+        floor.admit(demand, Duration::MAX).0
     }
 
     /// Whole bytes that are left: what comes in meanwhile is less.

@@ -13,6 +13,7 @@ use pingora_proxy::Session;
 use super::{
     admit::{Bill, Permit},
     decide, release, respond,
+    shadow::Supposed,
     state::{Body, RequestState, UploadPack},
 };
 use crate::{
@@ -119,6 +120,7 @@ pub fn finish(
     // Without a reason to keep it, the permit ends here.
     let kept = permit.filter(|_| error.is_some_and(|error| release::may_run_on(&request, error)));
 
+    let supposed = request.suppose(state.config.policy.mode);
     let shape = request.counted_shape();
     let metrics = &shared.metrics;
     metrics.request(state.endpoint, Some(shape), request.decision);
@@ -142,6 +144,7 @@ pub fn finish(
         status,
         request_bytes: session.body_bytes_read() as u64,
         outcome,
+        supposed,
         request,
     };
     report.deliver(shared, shape, kept);
@@ -182,6 +185,7 @@ struct Report {
     status: Option<u16>,
     request_bytes: u64,
     outcome: Outcome,
+    supposed: Supposed,
     request: Box<UploadPack>,
 }
 
@@ -260,6 +264,9 @@ impl Report {
             cpu,
             outcome: self.outcome,
             trace_id: trace_id.as_deref(),
+            shadow: self.supposed.word,
+            shadow_limit: self.supposed.limit.as_deref(),
+            shadow_wait: self.supposed.wait,
         };
         shared.access_log.record(&entry);
         if let Some(trace) = trace {

@@ -148,7 +148,9 @@ async fn seat(
     request.verdict = Some(verdict);
     let asked = noticed(shared, config, &demand);
 
-    let refusal = match shared.floor.admit(demand, patience) {
+    let (admission, watched) = shared.floor.admit(demand, patience);
+    request.watched = watched;
+    let refusal = match admission {
         Admission::Exempt => {
             request.decision = Decision::Exempt;
             return Ok(None);
@@ -159,15 +161,6 @@ async fn seat(
         }
         Admission::Running(permit) => {
             request.run(permit, Decision::Admitted);
-            return Ok(None);
-        }
-        Admission::Shadowed(permit, None) => {
-            request.run(permit, Decision::Queued);
-            return Ok(None);
-        }
-        Admission::Shadowed(permit, Some(refusal)) => {
-            request.limit = refusal.limit;
-            request.run(permit, Decision::ShadowRefused);
             return Ok(None);
         }
         Admission::Refused(refusal) => refusal,

@@ -13,6 +13,7 @@ mod peek;
 mod release;
 mod respond;
 pub mod service;
+pub mod shadow;
 pub mod state;
 mod wait;
 mod xfcc;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use packgate_classifier::{Answer, Classifier, Endpoint, Shape, Verdict};
-use packgate_policy::Refusal;
+use packgate_policy::{Mode, Refusal};
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -16,6 +16,7 @@ use super::{
     identity::Identified,
     late::Late,
     peek::Window,
+    shadow::{Supposed, Watched},
 };
 use crate::{
     app::Shared,
@@ -57,6 +58,8 @@ pub struct UploadPack {
     pub decision: Decision,
     /// The limit that refused it.
     pub limit: Option<Arc<str>>,
+    /// Where it is told what would have become of it.
+    pub watched: Option<Watched>,
     /// A refusal decided late: the answer that is still owed to the client.
     pub refusal: Option<Refusal>,
     /// How long it stood in the queue, if it did.
@@ -117,6 +120,7 @@ impl UploadPack {
             verdict: None,
             decision: Decision::Passed,
             limit: None,
+            watched: None,
             refusal: None,
             wait: None,
             permit: None,
@@ -155,6 +159,19 @@ impl UploadPack {
                 .pressure
                 .asked(self.repo.clone(), shape.as_str(), now)
         });
+    }
+
+    /// What would have become of it, as far as that is known. In shadow `mode` that decides what it is counted as.
+    pub fn suppose(&mut self, mode: Mode) -> Supposed {
+        let Some(watched) = &self.watched else {
+            return Supposed::default();
+        };
+        let supposed = watched.supposed();
+        if mode == Mode::Shadow && self.decision == Decision::Admitted && watched.is_refused() {
+            self.decision = Decision::ShadowRefused;
+            self.limit = supposed.limit.clone();
+        }
+        supposed
     }
 
     /// The shape, as far as it is known.

@@ -94,6 +94,12 @@ pub struct Entry<'a> {
     pub outcome: Outcome,
     /// The trace the request belongs to.
     pub trace_id: Option<&'a str>,
+    /// What would have become of it if everything that only watches were in force.
+    pub shadow: Option<&'a str>,
+    /// The limit that would have refused it.
+    pub shadow_limit: Option<&'a str>,
+    /// How long it would have waited.
+    pub shadow_wait: Option<Duration>,
 }
 
 /// Where requests write their lines; cheap to clone.
@@ -137,7 +143,7 @@ impl Entry<'_> {
     }
 
     /// The one list of keys, in the order of the format.
-    fn fields(&self) -> [(&'static str, Value<'_>); 19] {
+    fn fields(&self) -> [(&'static str, Value<'_>); 22] {
         let name = |text| bounded(text, LONGEST_NAME);
         [
             ("time", Value::Text(text::rfc3339(self.time).into())),
@@ -167,6 +173,9 @@ impl Entry<'_> {
             ("cpu_s", seconds(self.cpu)),
             ("outcome", name(Some(self.outcome.as_str()))),
             ("trace_id", name(self.trace_id)),
+            ("shadow", name(self.shadow)),
+            ("shadow_limit", name(self.shadow_limit)),
+            ("shadow_wait_s", seconds(self.shadow_wait)),
         ]
     }
 }
@@ -249,6 +258,9 @@ mod tests {
             cpu: None,
             outcome: Outcome::Served,
             trace_id: None,
+            shadow: None,
+            shadow_limit: None,
+            shadow_wait: None,
         }
     }
 
@@ -264,7 +276,8 @@ mod tests {
                 r#"{"time":"2023-11-14T22:13:20.042Z","repo":"squareup/java","user":"alice","ip":"2001:db8::1","#,
                 r#""agent":"git/2.47.3","shape":"clone","why":null,"seats":1,"decision":"queued","limit":null,"#,
                 r#""wait_s":1.25,"first_byte_s":0.03,"duration_s":60,"status":200,"request_bytes":182,"#,
-                r#""response_bytes":1099511627776,"cpu_s":null,"outcome":"served","trace_id":null}"#,
+                r#""response_bytes":1099511627776,"cpu_s":null,"outcome":"served","trace_id":null,"#,
+                r#""shadow":null,"shadow_limit":null,"shadow_wait_s":null}"#,
                 "\n"
             )
         );
@@ -287,7 +300,7 @@ mod tests {
         let value: serde_json::Value =
             serde_json::from_str(&text(&nobody, LogFormat::Json)).unwrap();
         let object = value.as_object().unwrap();
-        assert_eq!(object.len(), 19);
+        assert_eq!(object.len(), 22);
         for key in [
             "user",
             "ip",
@@ -300,6 +313,9 @@ mod tests {
             "status",
             "cpu_s",
             "trace_id",
+            "shadow",
+            "shadow_limit",
+            "shadow_wait_s",
         ] {
             assert!(object[key].is_null(), "{key}");
         }
@@ -312,6 +328,9 @@ mod tests {
             limit: Some("each-repo"),
             decision: Decision::Refused,
             outcome: Outcome::Refused,
+            shadow: Some("refused"),
+            shadow_limit: Some("java"),
+            shadow_wait: Some(Duration::from_secs(60)),
             status: Some(429),
             wait: None,
             first_byte: None,
@@ -323,7 +342,7 @@ mod tests {
             text(&refused, LogFormat::Text),
             "time=2023-11-14T22:13:20.042Z repo=squareup/java user=alice ip=2001:db8::1 agent=\"JGit 6 \\\"x\\\"\" shape=clone \
              seats=1 decision=refused limit=each-repo duration_s=0 status=429 request_bytes=182 response_bytes=120 \
-             outcome=refused\n"
+             outcome=refused shadow=refused shadow_limit=java shadow_wait_s=60\n"
         );
     }
 

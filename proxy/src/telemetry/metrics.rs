@@ -37,7 +37,7 @@ use opentelemetry_sdk::{
     metrics::{SdkMeterProvider, data::ResourceMetrics, reader::MetricReader},
 };
 use packgate_classifier::{Endpoint, Shape, Why};
-use packgate_policy::{LimitView, QuotaView, RefusalWhy};
+use packgate_policy::{LimitView, QuotaView, RefusalWhy, ShadowDecision, ShadowView};
 use prometheus::{Encoder, Registry, TEXT_FORMAT, TextEncoder};
 
 use second::Second;
@@ -115,6 +115,18 @@ labels! {
 }
 
 labels! {
+    /// What would have become of a request if everything that only watches were in force.
+    ShadowWord {
+        /// It would have run at once.
+        Admitted = "admitted",
+        /// It would have run after a wait.
+        Queued = "queued",
+        /// It would have been refused.
+        Refused = "refused",
+    }
+}
+
+labels! {
     /// What was wrong with the upstream.
     FailureKind {
         /// No connection (refused, unreachable, no such socket, connect timeout, backend not started).
@@ -169,6 +181,8 @@ pub struct GaugeReading {
     pub waiting: u64,
     /// How many may wait; zero where nobody may.
     pub queue_limit: u64,
+    /// What would be, where something only watches.
+    pub shadow: Option<ShadowView>,
     /// Whether the gate refuses newcomers because the process ends.
     pub draining: bool,
     /// What the signals by which limits adapt said last.
@@ -190,6 +204,9 @@ pub struct Metrics {
     reloads: Counter<u64>,
     storms: Counter<u64>,
     unreadable: Counter<u64>,
+    shadow_decisions: Counter<u64>,
+    shadow_refusals: Counter<u64>,
+    shadow_wait: Histogram<f64>,
 
     registry: Registry,
     /// For a collector.
@@ -199,7 +216,7 @@ pub struct Metrics {
     one_at_a_time: Mutex<()>,
     /// Instruments stop when their provider is dropped.
     _provider: SdkMeterProvider,
-    _gauges: [ObservableGauge<u64>; 6],
+    _gauges: [ObservableGauge<u64>; 7],
     _quotas: [ObservableGauge<f64>; 2],
     _signals: ObservableGauge<f64>,
 }
@@ -317,6 +334,19 @@ impl Metrics {
                 "packgate.adaptive.unreadable",
                 "Ticks at which a signal could not be read, so that no limit rose",
             ),
+            shadow_decisions: counter(
+                "packgate.shadow.decisions",
+                "Requests by what would have become of them if everything that only watches were in force",
+            ),
+            shadow_refusals: counter(
+                "packgate.shadow.refusals",
+                "Requests that would have been refused, by the limit and why",
+            ),
+            shadow_wait: seconds(
+                "packgate.shadow.wait",
+                "Time that requests would have waited for seats, by how the wait would have ended",
+                &WAIT_BUCKETS,
+            ),
             _gauges: gauges_of(&meter, &reading),
             _quotas: quota_gauges(&meter, &reading),
             _signals: signals_of(&meter, &reading),
@@ -352,16 +382,33 @@ impl Metrics {
 
     /// A request that got no permit. `limit` is a configured name, `None` while draining.
     pub fn refusal(&self, limit: Option<&Arc<str>>, why: RefusalWhy) {
-        self.refusals_add(1, limit, why);
+        self.refusals.add(1, &blamed(limit, why));
     }
 
-    fn refusals_add(&self, count: u64, limit: Option<&Arc<str>>, why: RefusalWhy) {
-        let limit = match limit {
-            Some(name) => KeyValue::new("limit", Arc::clone(name)),
-            None => KeyValue::new("limit", NO_LIMIT),
+    /// What would have become of a request; told when it is decided in the shadow.
+    pub fn shadow(&self, decision: &ShadowDecision) {
+        let (word, wait) = match decision {
+            ShadowDecision::Admitted => (Some(ShadowWord::Admitted), None),
+            ShadowDecision::Queued(wait) => (
+                Some(ShadowWord::Queued),
+                Some((WaitOutcome::Admitted, wait)),
+            ),
+            ShadowDecision::Refused(refusal, wait) => {
+                let blamed = blamed(refusal.limit.as_ref(), refusal.why);
+                self.shadow_refusals.add(1, &blamed);
+                let wait = wait.as_ref().map(|wait| (WaitOutcome::Refused, wait));
+                (Some(ShadowWord::Refused), wait)
+            }
+            ShadowDecision::Left(wait) => (None, Some((WaitOutcome::Cancelled, wait))),
         };
-        self.refusals
-            .add(count, &[limit, KeyValue::new("why", why.as_str())]);
+        if let Some(word) = word {
+            let word = KeyValue::new("decision", word.as_str());
+            self.shadow_decisions.add(1, &[word]);
+        }
+        if let Some((outcome, wait)) = wait {
+            let outcome = KeyValue::new("outcome", outcome.as_str());
+            self.shadow_wait.record(wait.as_secs_f64(), &[outcome]);
+        }
     }
 
     /// A wait in the queue that ended. Demands that did not wait are not recorded.
@@ -454,13 +501,21 @@ impl Metrics {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let reading = (self.read_gauges)();
+        let begin_at_zero = |name, why| {
+            let blamed = blamed(Some(name), why);
+            self.refusals.add(0, &blamed);
+            if reading.shadow.is_some() {
+                self.shadow_refusals.add(0, &blamed);
+            }
+        };
         for limit in &reading.limits {
-            for why in [RefusalWhy::Full, RefusalWhy::QueueFull, RefusalWhy::Timeout] {
-                self.refusals_add(0, Some(&limit.name), why);
+            use RefusalWhy::{Forecast, Full, QueueFull, Timeout};
+            for why in [Full, QueueFull, Timeout, Forecast] {
+                begin_at_zero(&limit.name, why);
             }
         }
         for quota in &reading.quotas {
-            self.refusals_add(0, Some(&quota.name), RefusalWhy::Quota);
+            begin_at_zero(&quota.name, RefusalWhy::Quota);
         }
         *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
         one_at_a_time
@@ -487,12 +542,25 @@ impl Metrics {
             self.reloads
                 .add(0, &[KeyValue::new("outcome", outcome.as_str())]);
         }
-        self.refusals_add(0, None, RefusalWhy::Draining);
+        for word in ShadowWord::ALL {
+            self.shadow_decisions
+                .add(0, &[KeyValue::new("decision", word.as_str())]);
+        }
+        self.refusals.add(0, &blamed(None, RefusalWhy::Draining));
         self.storms.add(0, &[]);
     }
 }
 
-fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGauge<u64>; 6] {
+/// Whom a refusal is counted for.
+fn blamed(limit: Option<&Arc<str>>, why: RefusalWhy) -> [KeyValue; 2] {
+    let limit = match limit {
+        Some(name) => KeyValue::new("limit", Arc::clone(name)),
+        None => KeyValue::new("limit", NO_LIMIT),
+    };
+    [limit, KeyValue::new("why", why.as_str())]
+}
+
+fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGauge<u64>; 7] {
     let of_limits = |name, description, value: fn(&LimitView) -> u64| {
         let reading = Arc::clone(reading);
         meter
@@ -553,6 +621,11 @@ fn gauges_of(meter: &Meter, reading: &Arc<Mutex<GaugeReading>>) -> [ObservableGa
             "packgate.queue.limit",
             "Requests that may wait at the same time",
             |reading| reading.queue_limit,
+        ),
+        single(
+            "packgate.shadow.waiting",
+            "Requests that would be waiting for seats now",
+            |reading| reading.shadow.map_or(0, |shadow| shadow.waiting as u64),
         ),
         single(
             "packgate.draining",

@@ -6,7 +6,9 @@
 
 use std::{borrow::Cow, collections::HashMap, net::IpAddr, time::Duration};
 
-use packgate_policy::{Demand, LimitView, Moment, RunningView, Snapshot, Ticket, WaitingView};
+use packgate_policy::{
+    Demand, LimitView, Moment, RunningView, ShadowView, Snapshot, Ticket, WaitingView,
+};
 use serde::Serialize;
 
 use super::{
@@ -96,6 +98,7 @@ impl Watch {
             storms: (memory.storms.all().into_iter())
                 .map(|storm| live.storm(storm))
                 .collect(),
+            shadow: snapshot.shadow.map(Shadow::from),
         };
         drop(memory);
         let mut json = Vec::with_capacity(32 << 10);
@@ -202,6 +205,7 @@ fn limit(view: &LimitView) -> Limit<'_> {
     Limit {
         name: &view.name,
         per: view.per.as_str(),
+        mode: view.mode.as_str(),
         seats: view.seats,
         in_use: view.in_use,
         waiting: view.waiting,
@@ -242,12 +246,32 @@ struct Document<'a> {
     top: Top,
     history: Vec<HistoryPoint>,
     storms: Vec<StormRow>,
+    shadow: Option<Shadow>,
+}
+
+/// What would be if everything that only watches were in force.
+#[derive(Serialize)]
+pub(crate) struct Shadow {
+    running: usize,
+    waiting: usize,
+    refused_last_hour: u64,
+}
+
+impl From<ShadowView> for Shadow {
+    fn from(view: ShadowView) -> Shadow {
+        Shadow {
+            running: view.running,
+            waiting: view.waiting,
+            refused_last_hour: view.refused_last_hour,
+        }
+    }
 }
 
 #[derive(Serialize)]
 struct Limit<'a> {
     name: &'a str,
     per: &'static str,
+    mode: &'static str,
     seats: u32,
     in_use: u64,
     waiting: u64,

@@ -26,6 +26,7 @@ use history::History;
 use ledger::Ledger;
 pub use ledger::{Cost, Debtor};
 pub use live::Live;
+pub(crate) use live::Shadow;
 use rates::Rates;
 use storms::Storms;
 pub use storms::{Number, Rule, Storm};

@@ -36,6 +36,8 @@ pub(super) struct Copy {
     /// When it ends here, once that is planned.
     end: Option<Moment>,
     spent: Option<Spent>,
+    /// It came while this shadow watched.
+    watched: bool,
 }
 
 /// How it goes in the shadow.
@@ -108,7 +110,11 @@ impl World {
             }
         };
         if let Some(here) = here {
-            self.copies.insert(name, Copy::new(demand, now, here));
+            let copy = Copy {
+                watched: true,
+                ..Copy::new(demand, now, here)
+            };
+            self.copies.insert(name, copy);
         }
         self.hear();
         Some(offer)
@@ -181,8 +187,8 @@ impl World {
 
     pub(super) fn leave_queue(&mut self, ticket: Ticket) {
         if let Some(copy) = self.copies.remove(&ticket) {
-            let left = ShadowDecision::Left(self.gate.now.saturating_since(copy.arrived));
-            self.decisions.push_back((ticket, left));
+            let wait = self.gate.now.saturating_since(copy.arrived);
+            self.tell(ticket, copy.watched, ShadowDecision::Left(wait));
         }
     }
 
@@ -299,6 +305,7 @@ impl World {
                 continue;
             };
             let wait = now.saturating_since(copy.arrived);
+            let watched = copy.watched;
             let decision = match event {
                 Event::Admitted(_) => {
                     copy.here = Here::Runs { since: now };
@@ -310,6 +317,12 @@ impl World {
                     ShadowDecision::Refused(refusal, Some(wait))
                 }
             };
+            self.tell(ticket, watched, decision);
+        }
+    }
+
+    fn tell(&mut self, ticket: Ticket, watched: bool, decision: ShadowDecision) {
+        if watched {
             self.decisions.push_back((ticket, decision));
         }
     }
@@ -324,6 +337,7 @@ impl Copy {
             there: There::Waits,
             end: None,
             spent: None,
+            watched: false,
         }
     }
 }

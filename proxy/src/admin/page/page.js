@@ -258,7 +258,15 @@ function drawSeats(cells, taken, limit) {
   cells.replaceChildren(...parts);
 }
 
+function sayShadow() {
+  show($("#limits .shadow"), Boolean(state.shadow));
+  if (!state.shadow) return;
+  const { running, waiting, refused_last_hour: refused } = state.shadow;
+  say($("#limits .shadow"), `In shadow ${count(running, "clone")} would run, ${waiting} would wait; ${refused} would have been refused in the last hour.`);
+}
+
 function sayLimits() {
+  sayShadow();
   show($("#limits .empty"), state.limits.length === 0);
   reconcile($("#limits ul"), state.limits, (limit) => limit.name, (limit) => {
     const li = make("li");
@@ -273,7 +281,8 @@ function sayLimits() {
   }, (li, limit) => {
     const whole = limit.per === "global";
     const taken = whole ? limit.in_use : (limit.busiest?.in_use ?? 0);
-    say($(".per", li), whole ? "in all" : `per ${limit.per}; ${limit.in_use} in use together`);
+    const watches = limit.mode === "shadow" ? "only watches; " : "";
+    say($(".per", li), watches + (whole ? "in all" : `per ${limit.per}; ${limit.in_use} in use together`));
     const key = limit.busiest?.key ?? "hidden";
     say($(".busiest", li), whole ? "" : `fullest: ${limit.busiest ? plain(key) : "none"}`);
     drawSeats($(".cells", li), taken, limit);

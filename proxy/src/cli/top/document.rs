@@ -17,6 +17,16 @@ pub(super) struct Document {
     pub(super) refusals: Vec<Refusal>,
     pub(super) top: Top,
     pub(super) storms: Vec<Storm>,
+    pub(super) shadow: Option<Shadow>,
+}
+
+/// What would be if everything that only watches were in force.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Shadow {
+    pub(super) running: u64,
+    pub(super) waiting: u64,
+    pub(super) refused_last_hour: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -24,6 +34,7 @@ pub(super) struct Document {
 pub(super) struct Limit {
     pub(super) name: String,
     pub(super) per: String,
+    pub(super) mode: String,
     pub(super) seats: u64,
     pub(super) in_use: u64,
     pub(super) waiting: u64,

@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::{
-    document::{Clone, Cost, Document, Limit, Running, Storm, Waiting},
+    document::{Clone, Cost, Document, Limit, Running, Shadow, Storm, Waiting},
     terminal::Size,
 };
 use crate::telemetry::text::visible;
@@ -78,6 +78,7 @@ fn lines(document: &Document, width: usize) -> Vec<Line> {
         all.extend(names(storm).map(plain));
     }
     all.extend(limits(document, width));
+    all.extend(document.shadow.as_ref().map(shadow));
     all.extend(running(document, now, width));
     all.extend(waiting(document, now, width));
     all.extend(refusals(document, width));
@@ -244,7 +245,10 @@ fn limits(document: &Document, width: usize) -> Vec<Line> {
         };
         vec![
             shown(&limit.name),
-            shown(&limit.per),
+            match limit.mode.as_str() {
+                "shadow" => format!("{}, only watches", shown(&limit.per)),
+                _ => shown(&limit.per),
+            },
             format!("{taken} of {}", limit.seats),
             limit.in_use.to_string(),
             limit.waiting.to_string(),
@@ -265,6 +269,19 @@ fn limits(document: &Document, width: usize) -> Vec<Line> {
         document.limits.iter().map(row).collect(),
         width,
     )
+}
+
+fn shadow(shadow: &Shadow) -> Line {
+    plain(format!(
+        "In shadow {}, {}; {} refused in the last hour.",
+        verb(shadow.running, "clone would run", "clones would run"),
+        verb(shadow.waiting, "would wait", "would wait"),
+        verb(
+            shadow.refused_last_hour,
+            "would have been",
+            "would have been"
+        ),
+    ))
 }
 
 fn running(document: &Document, now: Option<SystemTime>, width: usize) -> Vec<Line> {

@@ -2,7 +2,7 @@ use std::{
     collections::BTreeSet, sync::atomic::AtomicUsize, sync::atomic::Ordering::SeqCst, thread,
 };
 
-use packgate_policy::{Per, Resource};
+use packgate_policy::{Mode, Per, Resource};
 
 use super::*;
 
@@ -11,6 +11,7 @@ fn limit(name: &str, seats: u32, in_use: u64, busiest: Option<u32>) -> LimitView
     LimitView {
         name: name.into(),
         per: Per::Repo,
+        mode: Mode::Enforce,
         seats,
         range: None,
         in_use,
@@ -22,6 +23,7 @@ fn limit(name: &str, seats: u32, in_use: u64, busiest: Option<u32>) -> LimitView
 
 fn quota(name: &str, left: Option<f64>) -> QuotaView {
     QuotaView {
+        mode: Mode::Enforce,
         name: name.into(),
         per: Per::Repo,
         resource: Resource::Bytes,
@@ -37,6 +39,7 @@ fn two_limits() -> GaugeReading {
         quotas: vec![quota("debt", Some(-0.5)), quota("egress", None)],
         waiting: 5,
         queue_limit: 256,
+        shadow: None,
         draining: false,
         signals: Vec::new(),
     }

@@ -53,6 +53,7 @@ fn live() -> Live {
             limits: vec![LimitView {
                 name: "each".into(),
                 per: Per::Repo,
+                mode: Mode::Shadow,
                 seats: 2,
                 range: None,
                 in_use: 2,
@@ -69,6 +70,11 @@ fn live() -> Live {
                 why: RefusalWhy::Full,
                 count: 3,
             }],
+            shadow: Some(ShadowView {
+                running: 1,
+                waiting: 2,
+                refused_last_hour: 5,
+            }),
         },
         sent: HashMap::from([(Ticket(7), 1 << 33)]),
         clock: Clock(
@@ -107,7 +113,7 @@ fn the_document_is_the_documented_format() {
         concat!(
             r#"{"version":1,"at":"2023-11-14T22:13:40.000Z","mode":"enforce","draining":false,"#,
             r#""started":"2023-11-14T22:13:20.000Z","identities_hidden":false,"#,
-            r#""limits":[{"name":"each","per":"repo","seats":2,"in_use":2,"waiting":1,"#,
+            r#""limits":[{"name":"each","per":"repo","mode":"shadow","seats":2,"in_use":2,"waiting":1,"#,
             r#""busiest":{"key":"squareup/java","in_use":2},"refused_last_hour":3}],"#,
             r#""running":[{"id":7,"repo":"squareup/java","user":"alice","ip":"2001:db8::1","agent":"git/2.47.3","#,
             r#""shape":"clone","seats":2,"since":"2023-11-14T22:13:30.000Z","response_bytes":8589934592,"#,
@@ -121,7 +127,8 @@ fn the_document_is_the_documented_format() {
             r#""users":[{"key":"alice","clones":1,"seat_s":20.0,"cpu_s":null,"bytes":8589934592}],"other_users":null},"#,
             r#""history":[{"at":"2023-11-14T22:13:38.000Z","running":1,"waiting":1,"refused":1}],"#,
             r#""storms":[{"repo":"squareup/java","started":"2023-11-14T22:13:36.000Z","ended":null,"clones":2,"#,
-            r#""refused":1,"users":["alice"],"agents":["git"],"networks":["2001:db8::/48"]}]}"#
+            r#""refused":1,"users":["alice"],"agents":["git"],"networks":["2001:db8::/48"]}],"#,
+            r#""shadow":{"running":1,"waiting":2,"refused_last_hour":5}}"#
         )
     );
 }
