@@ -299,6 +299,9 @@ fn validate(root: &Value, schema: &Value, value: &Value, at: &str, faults: &mut 
             "minimum" => value
                 .as_f64()
                 .is_none_or(|number| number >= rule.as_f64().unwrap()),
+            "exclusiveMinimum" => value
+                .as_f64()
+                .is_none_or(|number| number > rule.as_f64().unwrap()),
             "maximum" => value
                 .as_f64()
                 .is_none_or(|number| number <= rule.as_f64().unwrap()),
