@@ -100,9 +100,13 @@ impl Answer {
         self.framer = Some(framer);
     }
 
-    /// Whether the first byte of a pack has come. A client without sideband is sent packs that are not recognised.
-    pub fn has_pack(&self) -> bool {
-        self.packing
+    /// Whether the first byte of a pack has come. `None` if that will not be told: it is no answer of upload-pack's, it says
+    /// what went wrong, or its client takes no sideband and is sent the raw pack.
+    pub fn has_pack(&self) -> Option<bool> {
+        match self.packing {
+            true => Some(true),
+            false => self.framer.as_ref().map(|_| false),
+        }
     }
 
     /// What the server itself has said by now: its own word for the failure, whatever becomes of the connection.
@@ -240,9 +244,18 @@ mod tests {
             whole.feed(&before);
             // A packet that keeps the connection awake.
             whole.feed(b"0005\x01");
-            assert!(!whole.has_pack());
+            assert_eq!(whole.has_pack(), Some(false));
             whole.feed(&answer(&packets[pack..=pack]));
-            assert!(whole.has_pack());
+            assert_eq!(whole.has_pack(), Some(true));
+        }
+        for body in [
+            b"0008NAK\nPACK\0\0\0\x02".as_slice(),
+            b"0008NAK\n000aERR no",
+            b"<html>",
+        ] {
+            let mut whole = Answer::new();
+            whole.feed(body);
+            assert_eq!(whole.has_pack(), None);
         }
     }
 

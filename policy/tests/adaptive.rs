@@ -331,3 +331,13 @@ fn what_does_not_adapt_stays_and_so_does_everything_when_nothing_is_gated() {
     assert!(!told(&mut off, Reading::Pressed, 1));
     assert_eq!(off.limits()[0].seats, 8);
 }
+
+#[test]
+fn a_demand_wider_than_a_limit_runs_alone_and_keeps_it_from_nothing() {
+    let mut gate = gate(adapting(3, 8));
+    let mut wide = demand("wide", None);
+    wide.seats = 5;
+    assert!(matches!(gate.offer(wide, at(0)), Offer::Running(_)));
+    assert!(told(&mut gate, Reading::Pressed, 1));
+    assert_eq!(gate.limits()[0].seats, 2);
+}

@@ -353,3 +353,40 @@ fn the_style_of_refusals_is_told() {
         assert!(lines.contains(&row), "{lines:?}");
     }
 }
+
+#[test]
+fn limits_that_adapt_are_told_with_what_moves_them() {
+    let yaml = "upstream: http://192.0.2.1:8081
+limits:
+  - {name: all, per: global, seats: {min: 2, start: 4, max: 16}}
+  - {name: each, per: repo, seats: 2}
+adaptive:
+  cpu: {cgroup: host}
+  memory: {cgroup: /no/such/group, calm: 0.5, pressure: 0.75}
+  first_byte: {calm: 1.5}
+";
+    let answer = check(&["--replicas", "3"], yaml);
+    assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+    let limits = section(&answer.stdout, "Limits");
+    assert_eq!(
+        limits[1],
+        "  1. all   2 to 16 seats (first 4) in all, for everything"
+    );
+    assert_eq!(
+        limits[2],
+        "  2. each  2 seats per repository, for everything"
+    );
+    assert_eq!(
+        section(&answer.stdout, "Limits that adapt"),
+        [
+            "tick        every 5s: a seat more when all is calm and half are used, a quarter less under pressure",
+            "cpu         of the host: calm below 70 %, pressure above 90 %",
+            "memory      of /no/such/group: calm below 50 %, pressure above 75 %",
+            "first byte  of a pack: calm below 1.5 times the usual, pressure above 4 times",
+        ]
+    );
+    let pods = section(&answer.stdout, "For 3 pods");
+    assert_eq!(pods[1], "  all   48 seats in all, 16 in each pod");
+    let missing = "adaptive.memory.cgroup: /no/such/group has no memory.current on this machine";
+    assert!(answer.stdout.contains(missing), "{}", answer.stdout);
+}

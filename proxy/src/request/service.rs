@@ -264,10 +264,12 @@ impl ProxyHttp for Service {
             request.response_bytes += piece.len() as u64;
             if let Some(answer) = &mut request.answer {
                 answer.feed(piece);
-                if answer.has_pack()
-                    && let Some(pack) = request.pack.take()
-                {
-                    pack.arrived(self.shared.floor.now());
+            }
+            if let Some(pack) = request.pack.take() {
+                match request.answer.as_ref().and_then(Answer::has_pack) {
+                    Some(true) => pack.arrived(self.shared.floor.now()),
+                    Some(false) => request.pack = Some(pack),
+                    None => {}
                 }
             }
             if let Some(permit) = &request.permit {
