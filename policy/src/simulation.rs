@@ -82,7 +82,7 @@ pub fn simulate(settings: Settings, arrivals: &[Arrival]) -> Report {
 
 /// So many waiters are asked when they will start, evenly among those who wait: the gate's answer takes the time of
 /// looking at everybody who runs and waits.
-const ASKED: usize = 4096;
+const ASKED: usize = 1024;
 
 /// Somebody who waits in the gate.
 struct Waiter<'a> {

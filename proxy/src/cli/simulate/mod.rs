@@ -89,9 +89,8 @@ pub fn run(args: SimulateArgs) -> ExitCode {
 fn play(args: &SimulateArgs) -> Result<String, Failure> {
     let vary = args.vary.as_ref();
     let policies = policies(&args.policy, vary)?;
-    let Some((_, first)) = policies.first() else {
-        return Err(Failure::new(exit::USAGE, "there is no value to try"));
-    };
+    // There always is one: of no value there is no `Vary`.
+    let first = &policies[0].1;
     let (mut page, mut arrivals) = traffic(args, first)?;
     page.push_str(&remarks(first));
     let mut rows = Vec::with_capacity(policies.len());

@@ -17,13 +17,16 @@ use packgate_policy::{Arrival, Demand, Ended, Moment, SHAPES, Spent, User};
 use serde::Deserialize;
 
 use super::means::Means;
-use crate::{config, request::decide};
+use crate::{config, request::decide, telemetry::text};
 
 /// No line of the access log is longer: each of its texts is cut when it is written.
 const LONGEST_LINE: u64 = 64 << 10;
 
 /// So many lines that cannot be read are told one by one.
 const TOLD: usize = 5;
+
+/// A value that is wrong is quoted, and may be as long as the line.
+const LONGEST_CAUSE: usize = 120;
 
 /// What the policy says of names.
 #[derive(Clone, Copy, Debug)]
@@ -156,6 +159,7 @@ impl Seen {
             let message = error.to_string();
             // The line that serde_json counts is always the first.
             let cause = message.split(" at line ").next().unwrap_or_default();
+            let cause = text::visible(text::prefix(cause, LONGEST_CAUSE));
             format!("{cause} (column {})", error.column())
         })?;
         let at = humantime::parse_rfc3339(&line.time)
@@ -455,6 +459,18 @@ mod tests {
                 told(7, "`duration_s` is no time"),
             ]
         );
+    }
+
+    #[test]
+    fn what_is_told_of_a_line_is_short_and_harmless() {
+        let nasty = "\u{1b}[2J\u{202e}".repeat(5000);
+        let broken = read_with(&[line(0, &[("status", nasty.into())])], NAMES).broken;
+        let (_, told) = &broken.first[0];
+        assert!(
+            told.starts_with("invalid type: string") && told.len() < 200,
+            "{told}"
+        );
+        assert!(!told.contains(text::acts_on_viewer), "{told}");
     }
 
     #[test]
