@@ -127,12 +127,13 @@ fn a_refusal_is_one_err_line_with_status_200_early_and_late() {
 
 /// A server that answers as soon as it has the head, like nginx with `fastcgi_request_buffering off`. To a request with
 /// `X-Hold` it answers with a part of a pack.
-fn hasty(head: &'static str) -> String {
+fn hasty(answer: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
+            let answer = answer.clone();
             std::thread::spawn(move || {
                 let mut seen = Vec::new();
                 while memchr::memmem::find(&seen, b"\r\n\r\n").is_none() {
@@ -144,7 +145,7 @@ fn hasty(head: &'static str) -> String {
                 }
                 let running = memchr::memmem::find(&seen, b"X-Hold").is_some();
                 let begun = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n";
-                let _ = stream.write_all(if running { begun } else { head }.as_bytes());
+                let _ = stream.write_all(if running { begun } else { &answer }.as_bytes());
                 while stream.read(&mut [0; 65_536]).is_ok_and(|read| read > 0) {}
             });
         }
@@ -152,9 +153,10 @@ fn hasty(head: &'static str) -> String {
     format!("http://{addr}")
 }
 
-/// Asks for a clone that is decided late when the server has answered; what the client gets to read.
-fn refused_behind_an_answer(head: &'static str) -> std::io::Result<Vec<u8>> {
-    let (packgate, _running) = full(&hasty(head));
+/// Asks for a clone that is decided late when the server has answered with these headers and `begun` of a body; what the
+/// client gets to read behind that.
+fn refused_behind_an_answer(headers: &str, begun: &str) -> std::io::Result<Vec<u8>> {
+    let (packgate, _running) = full(&hasty(format!("HTTP/1.1 200 OK\r\n{headers}\r\n{begun}")));
     let request = Request::upload_pack("r", Vec::new()).body(Framing::Chunked(50_000), large());
     let whole = request.bytes();
     let (most, end) = whole.split_at(whole.len() - 1_000);
@@ -162,6 +164,10 @@ fn refused_behind_an_answer(head: &'static str) -> std::io::Result<Vec<u8>> {
     connection.write(most).unwrap();
     let (status, headers) = connection.read_response_head().unwrap();
     assert_eq!(status, 200);
+    assert_eq!(
+        connection.read_exact(begun.len()).unwrap(),
+        begun.as_bytes()
+    );
     connection.write(end).unwrap();
     let body = connection.read_body(&headers, true);
     let log = packgate.until_logged(1);
@@ -172,22 +178,20 @@ fn refused_behind_an_answer(head: &'static str) -> std::io::Result<Vec<u8>> {
 
 #[test]
 fn an_answer_that_has_begun_and_says_nothing_yet_ends_with_the_err_line() {
-    let body = refused_behind_an_answer(
-        "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nTransfer-Encoding: chunked\r\n\r\n",
-    );
+    let of_git = format!("Content-Type: {RESULT}\r\n");
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    let body = refused_behind_an_answer(&format!("{of_git}{chunked}"), "");
     assert_eq!(String::from_utf8(body.unwrap()).unwrap(), line());
 
     // What is not known to be git's, or has its own length or words, is broken off as ever.
-    for head in [
-        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nContent-Length: 200\r\n\r\n",
-        "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nContent-Encoding: gzip\r\n\
-         Transfer-Encoding: chunked\r\n\r\n",
-        "HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nTransfer-Encoding: chunked\r\n\r\n\
-         5\r\n0005x\r\n",
+    for (headers, begun) in [
+        (format!("Content-Type: text/plain\r\n{chunked}"), ""),
+        (format!("{of_git}Content-Length: {}\r\n", line().len()), ""),
+        (format!("{of_git}Content-Encoding: gzip\r\n{chunked}"), ""),
+        (format!("{of_git}{chunked}"), "5\r\n0005x\r\n"),
     ] {
-        let body = refused_behind_an_answer(head);
-        assert!(body.is_err(), "{head}: {body:?}");
+        let body = refused_behind_an_answer(&headers, begun);
+        assert!(body.is_err(), "{headers}: {body:?}");
     }
 }
 
