@@ -84,6 +84,14 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
     ("mode: !x off", &[("mode", "YAML tag `x`")]),
     ("mode:", &[("mode", "has no value")]),
     (
+        "limits: [{name: a, per: global, seats: 1, mode: off}]",
+        &[("limits[0].mode", "must be enforce or shadow, not")],
+    ),
+    (
+        "mode: shadow\nlimits: [{name: a, per: global, seats: 1, mode: enforce}]",
+        &[("limits[0].mode", "cannot hold while `mode: shadow`")],
+    ),
+    (
         "mode: [off]",
         &[("mode", "must be enforce, shadow or off, not a list")],
     ),
@@ -1065,6 +1073,10 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
         (
             "mode: off\nlimits: [{name: a, per: global, seats: 1}]",
             "mode",
+        ),
+        (
+            "limits: [{name: a, per: global, seats: 1, mode: shadow}]",
+            "limits",
         ),
         (
             "limits: [{name: a, per: repo, seats: 1}, {name: b, per: repo, match: {repo: x}, seats: 1}]",
