@@ -73,7 +73,7 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         "limits: [5]",
         &[(
             "limits[0]",
-            "must be a mapping with the keys name, per, match, seats, not the number 5",
+            "must be a mapping with the keys name, per, match, seats, mode, not the number 5",
         )],
     ),
     ("limits: [~]", &[("limits[0]", "is empty")]),

@@ -137,6 +137,8 @@ fn schema_and_parser_agree() {
         "limits: [{name: a, per: ip, seats: 1, match: {shape: clone}}]",
         "limits: [{name: a, per: ip, seats: 1, match: {shape: probe}}]",
         "limits: [{name: a, per: ip, seats: 1, match: {ip: 10.0.0.0/8}}]",
+        "limits: [{name: a, per: ip, seats: 1, mode: shadow}]",
+        "limits: [{name: a, per: ip, seats: 1, mode: off}]",
         "limit: []",
         "listen: []",
         "listen: [127.0.0.1:1]",
