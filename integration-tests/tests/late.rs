@@ -454,7 +454,8 @@ fn a_gzipped_clone_is_decided_late_too() {
 #[test]
 fn shadow_never_holds_a_late_request() {
     let full = Full::gate("mode: shadow\nqueue: {timeout: 60s, max_waiting: 1}\n");
-    for (n, decision) in ["queued", "queued"].into_iter().enumerate() {
+    let decisions = [("admitted", "waiting"), ("shadow_refused", "refused")];
+    for (n, (decision, shadow)) in decisions.into_iter().enumerate() {
         let response = full
             .packgate
             .ask(&tagged("x", Framing::Chunked(50_000), large()));
@@ -462,6 +463,7 @@ fn shadow_never_holds_a_late_request() {
         let log = full.packgate.until_logged(n + 1);
         let entry = log.last().unwrap();
         assert_eq!(entry["decision"], decision, "{entry}");
+        assert_eq!(entry["shadow"], shadow, "{entry}");
         assert_eq!(entry["wait_s"], serde_json::Value::Null, "{entry}");
     }
     let refusing = Full::gate("mode: shadow\n");

@@ -69,7 +69,10 @@ fn shadow_passes_everything_and_counts_what_it_would_have_refused() {
     assert!(
         log.iter()
             .filter(|e| e["decision"] == "shadow_refused")
-            .all(|e| e["limit"] == "all" && e["status"] == 200)
+            .all(|e| e["limit"] == "all"
+                && e["shadow_limit"] == "all"
+                && e["shadow"] == "refused"
+                && e["status"] == 200)
     );
     until("all gauges to be zero", || {
         packgate.metrics().busy_gauges().is_empty().then_some(())

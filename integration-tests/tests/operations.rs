@@ -9,7 +9,19 @@ use packgate_integration_tests::{
     pkt, until,
 };
 
-/// Every metric that the binary exposes: of a gate where clones run, wait and are refused, and of one with `--repos`.
+fn clone() -> Request {
+    Request::upload_pack("demo.git", pkt::clone_v2())
+}
+
+/// One seat that only watches, and a short queue.
+fn in_shadow(origin: &Origin) -> Packgate {
+    Packgate::start(&format!(
+        "upstream: {}\nmode: shadow\nlimits: [{{name: all, per: global, seats: 1}}]\nqueue: {{timeout: 100ms}}\n",
+        origin.upstream()
+    ))
+}
+
+/// Every metric that the binary exposes: of gates where clones run, wait and are refused, or would, and of one with `--repos`.
 fn exposed() -> BTreeSet<String> {
     let (origin, _latch) = Origin::holding();
     let gate = Packgate::start(&format!(
@@ -29,6 +41,16 @@ fn exposed() -> BTreeSet<String> {
     let answered = Request::upload_pack("demo.git", pkt::incremental_v2());
     assert_eq!(gate.ask(&answered).status, 200);
 
+    let shadow = in_shadow(&origin);
+    let running = shadow.hold_seat("demo.git");
+    shadow.ask(&answered);
+    assert_eq!(shadow.ask(&clone()).status, 200);
+    until("a wait in the shadow to end", || {
+        let waits = "packgate_shadow_wait_seconds_count";
+        (shadow.metrics().get(waits, &[]) == 1.0).then_some(())
+    });
+    drop(running);
+
     let dir = tempfile::tempdir().unwrap();
     let server = Packgate::start(&format!(
         "upstream: {{cgi: {{root: {}}}}}\n",
@@ -47,6 +69,7 @@ fn exposed() -> BTreeSet<String> {
     });
     names(gate.metrics())
         .into_iter()
+        .chain(names(shadow.metrics()))
         .chain(names(server.metrics()))
         .collect()
 }
@@ -123,23 +146,29 @@ fn the_failures_that_are_alerted_of_are_those_of_the_upstream() {
 
 /// From shadow to enforce: what the page's queries show of two clones where one seat is.
 #[test]
-fn in_shadow_a_limit_shows_how_full_it_would_have_been() {
+fn in_shadow_a_limit_shows_what_it_would_have_done() {
     let (origin, _latch) = Origin::holding();
-    let gate = Packgate::start(&format!(
-        "upstream: {}\nmode: shadow\nlimits: [{{name: all, per: global, seats: 1}}]\n",
-        origin.upstream()
-    ));
+    let gate = in_shadow(&origin);
     let mut other = gate.connect();
     let _running = gate.hold_seat("demo.git");
-    other.send(&Request::upload_pack("demo.git", pkt::clone_v2()).header("X-Hold", "1"));
-    gate.until_counts(2, 0);
+    other.send(&clone().header("X-Hold", "1"));
+    until("the second clone's time in the shadow to be up", || {
+        let refused = [("limit", "all"), ("why", "timeout")];
+        (gate
+            .metrics()
+            .get("packgate_shadow_refusals_total", &refused)
+            == 1.0)
+            .then_some(())
+    });
     let metrics = gate.metrics();
+    let full = ["packgate_seats_busiest", "packgate_seats_limit"];
+    assert_eq!(full.map(|name| metrics.get(name, &[])), [1.0, 1.0]);
+    let decisions = ["admitted", "queued", "refused"]
+        .map(|word| metrics.get("packgate_shadow_decisions_total", &[("decision", word)]));
+    assert_eq!(decisions, [1.0, 0.0, 1.0]);
+    let of_waits = [("outcome", "refused")];
     assert_eq!(
-        metrics.get("packgate_seats_busiest", &[("limit", "all")]),
-        2.0
-    );
-    assert_eq!(
-        metrics.get("packgate_seats_limit", &[("limit", "all")]),
+        metrics.get("packgate_shadow_wait_seconds_count", &of_waits),
         1.0
     );
     drop(other);

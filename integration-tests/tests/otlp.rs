@@ -96,6 +96,8 @@ fn the_collector_gets_what_prometheus_gets() {
             ("packgate.seats.busiest", ""),
             ("packgate.seats.in_use", ""),
             ("packgate.seats.limit", ""),
+            ("packgate.shadow.decisions", ""),
+            ("packgate.shadow.waiting", ""),
             ("packgate.storms", ""),
             ("packgate.unclassified", ""),
             ("packgate.upstream.duration", "s"),

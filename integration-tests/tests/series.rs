@@ -97,11 +97,12 @@ fn configuration(origin: &Origin, mode: &str, queue: &str) -> String {
 
 /// Everything but what only the embedded server has.
 fn in_front_of_a_server() -> String {
-    let (first, second) = (Latch::new(), Latch::new());
-    let latches = [first.clone(), second.clone()];
+    let latches: [Latch; 3] = std::array::from_fn(|_| Latch::new());
+    let shut = latches.clone();
+    let [first, second, third] = latches;
     let origin = Origin::start(move |request| match request.values("x-hold").as_slice() {
         [which] => Reply::Held(
-            latches[usize::from(*which == "2")].clone(),
+            shut[which.parse::<usize>().unwrap() - 1].clone(),
             b"first".to_vec(),
         ),
         _ => Reply::Now(200, b"0008NAK\n0009\x01PACK0000".to_vec()),
@@ -167,26 +168,44 @@ fn in_front_of_a_server() -> String {
     assert_eq!(running.read_response().unwrap().status, 200);
     assert_eq!(waits.read_response().unwrap().status, 200);
 
-    // What would have been refused runs.
+    // What would have waited, or have been refused, runs.
     reload("upstream: nowhere\n", "rejected", 1.0);
-    reload(
-        &configuration(&origin, "shadow", "timeout: 0s"),
-        "applied",
-        1.0,
-    );
+    let until_shadow = |outcome: &str| {
+        until(&format!("a wait in the shadow to be {outcome}"), || {
+            let waits = "packgate_shadow_wait_seconds_count";
+            let ended = packgate.metrics().get(waits, &[("outcome", outcome)]);
+            (ended > 0.0).then_some(())
+        });
+    };
+    let shadow = |queue: &str| configuration(&origin, "shadow", queue);
+    reload(&shadow("timeout: 60s"), "applied", 1.0);
     let mut running = send(clone("2"));
     packgate.until_counts(1, 0);
+    let leaves = send(clone("3"));
+    packgate.until_counts(2, 0);
+    drop(leaves);
+    until_shadow("cancelled");
+    assert_eq!(packgate.ask(&clone("")).status, 200);
+    second.open();
+    assert_eq!(running.read_response().unwrap().status, 200);
+    until_shadow("admitted");
+    reload(&shadow("timeout: 1ms"), "applied", 2.0);
+    let mut running = send(clone("3"));
+    packgate.until_counts(1, 0);
+    assert_eq!(packgate.ask(&clone("")).status, 200);
+    until_shadow("refused");
+    reload(&shadow("timeout: 0s"), "applied", 3.0);
     assert_eq!(packgate.ask(&clone("")).status, 200);
 
     // One waits when the process is told to end.
-    reload(&configuration(&origin, "enforce", queue), "applied", 2.0);
+    reload(&configuration(&origin, "enforce", queue), "applied", 4.0);
     let mut refused = send(clone(""));
     packgate.until_counts(1, 1);
     packgate.signal(Signal::TERM);
     assert_eq!(refused.read_response().unwrap().status, 429);
-    packgate.until_logged(shapes().len() + 12);
+    packgate.until_logged(shapes().len() + 16);
     let text = packgate.metrics().text().to_owned();
-    second.open();
+    third.open();
     running.read_response().unwrap();
     text
 }

@@ -74,7 +74,7 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         "limits: [5]",
         &[(
             "limits[0]",
-            "must be a mapping with the keys name, per, match, seats, not the number 5",
+            "must be a mapping with the keys name, per, match, seats, mode, not the number 5",
         )],
     ),
     ("limits: [~]", &[("limits[0]", "is empty")]),
@@ -84,6 +84,14 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
     ),
     ("mode: !x off", &[("mode", "YAML tag `x`")]),
     ("mode:", &[("mode", "has no value")]),
+    (
+        "limits: [{name: a, per: global, seats: 1, mode: off}]",
+        &[("limits[0].mode", "must be enforce or shadow, not")],
+    ),
+    (
+        "mode: shadow\nlimits: [{name: a, per: global, seats: 1, mode: enforce}]",
+        &[("limits[0].mode", "cannot hold while `mode: shadow`")],
+    ),
     (
         "mode: [off]",
         &[("mode", "must be enforce, shadow or off, not a list")],
@@ -1378,6 +1386,10 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
         (
             "mode: off\nlimits: [{name: a, per: global, seats: 1}]",
             "mode",
+        ),
+        (
+            "limits: [{name: a, per: global, seats: 1, mode: shadow}]",
+            "limits",
         ),
         (
             "limits: [{name: a, per: repo, seats: 1}, {name: b, per: repo, match: {repo: x}, seats: 1}]",

@@ -165,6 +165,8 @@ fn schema_and_parser_agree() {
         "limits: [{name: a, per: ip, seats: 1}]\nweigh: {per: bytes, unit: 1GiB}",
         "limits: [{name: a, per: ip, seats: 1}]\nweigh: {per: bytes, unit: 1GiB, max: 1}",
         "limits: [{name: a, per: ip, seats: 1}]\nweigh: {per: requests, unit: 1, max: 4}",
+        "limits: [{name: a, per: ip, seats: 1, mode: shadow}]",
+        "limits: [{name: a, per: ip, seats: 1, mode: off}]",
         "limit: []",
         "listen: []",
         "listen: [127.0.0.1:1]",

@@ -273,14 +273,10 @@ fn limits(document: &Document, width: usize) -> Vec<Line> {
 
 fn shadow(shadow: &Shadow) -> Line {
     plain(format!(
-        "In shadow {}, {}; {} refused in the last hour.",
-        verb(shadow.running, "clone would run", "clones would run"),
-        verb(shadow.waiting, "would wait", "would wait"),
-        verb(
-            shadow.refused_last_hour,
-            "would have been",
-            "would have been"
-        ),
+        "In shadow {} would run, {} would wait; {} would have been refused in the last hour.",
+        verb(shadow.running, "clone", "clones"),
+        shadow.waiting,
+        shadow.refused_last_hour,
     ))
 }
 

@@ -2,7 +2,7 @@ use std::{
     collections::BTreeSet, sync::atomic::AtomicUsize, sync::atomic::Ordering::SeqCst, thread,
 };
 
-use packgate_policy::{Mode, Per, Resource};
+use packgate_policy::{Mode, Per, Refusal, Resource};
 
 use super::*;
 
@@ -84,6 +84,10 @@ fn begun() -> Vec<String> {
         r#"packgate_seats_in_use{limit="each"} 0"#,
         r#"packgate_seats_limit{limit="all"} 8"#,
         r#"packgate_seats_limit{limit="each"} 2"#,
+        r#"packgate_shadow_decisions_total{decision="admitted"} 0"#,
+        r#"packgate_shadow_decisions_total{decision="queued"} 0"#,
+        r#"packgate_shadow_decisions_total{decision="refused"} 0"#,
+        r#"packgate_shadow_waiting 0"#,
         r#"packgate_storms_total 0"#,
         r#"packgate_unclassified_total{why="empty"} 0"#,
         r#"packgate_unclassified_total{why="encoding"} 0"#,
@@ -199,6 +203,73 @@ fn signals_are_shown_as_long_as_they_say_something_and_unreadable_looks_are_coun
             r#"packgate_adaptive_signal{signal="cpu"} 1"#,
             r#"packgate_adaptive_unreadable_total{signal="cpu"} 0"#,
             r#"packgate_adaptive_unreadable_total{signal="memory"} 1"#,
+        ]
+    );
+}
+
+#[test]
+fn what_would_have_been_is_counted_and_begins_at_zero_where_something_watches() {
+    let metrics = Metrics::new(|| GaugeReading {
+        limits: vec![limit("each", 2, 0, None)],
+        shadow: Some(ShadowView {
+            running: 2,
+            waiting: 7,
+            refused_last_hour: 1,
+        }),
+        ..GaugeReading::default()
+    })
+    .unwrap();
+    let of_shadow = || {
+        let samples = samples(&metrics).into_iter();
+        let ours = samples.filter(|sample| sample.starts_with("packgate_shadow_"));
+        ours.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of_shadow(),
+        [
+            r#"packgate_shadow_decisions_total{decision="admitted"} 0"#,
+            r#"packgate_shadow_decisions_total{decision="queued"} 0"#,
+            r#"packgate_shadow_decisions_total{decision="refused"} 0"#,
+            r#"packgate_shadow_refusals_total{limit="each",why="full"} 0"#,
+            r#"packgate_shadow_refusals_total{limit="each",why="queue_full"} 0"#,
+            r#"packgate_shadow_refusals_total{limit="each",why="timeout"} 0"#,
+            r#"packgate_shadow_waiting 7"#,
+        ]
+    );
+    let refusal = Refusal {
+        limit: Some("each".into()),
+        why: RefusalWhy::Timeout,
+        retry_after: Duration::from_secs(5),
+        running: 2,
+        seats: 2,
+        waiting: 0,
+    };
+    let second = Duration::from_secs(1);
+    for decision in [
+        ShadowDecision::Admitted,
+        ShadowDecision::Queued(2 * second),
+        ShadowDecision::Refused(refusal.clone(), Some(60 * second)),
+        ShadowDecision::Refused(refusal, None),
+        ShadowDecision::Left(3 * second),
+    ] {
+        metrics.shadow(&decision);
+    }
+    assert_eq!(
+        of_shadow(),
+        [
+            r#"packgate_shadow_decisions_total{decision="admitted"} 1"#,
+            r#"packgate_shadow_decisions_total{decision="queued"} 1"#,
+            r#"packgate_shadow_decisions_total{decision="refused"} 2"#,
+            r#"packgate_shadow_refusals_total{limit="each",why="full"} 0"#,
+            r#"packgate_shadow_refusals_total{limit="each",why="queue_full"} 0"#,
+            r#"packgate_shadow_refusals_total{limit="each",why="timeout"} 2"#,
+            r#"packgate_shadow_wait_seconds_sum{outcome="admitted"} 2"#,
+            r#"packgate_shadow_wait_seconds_count{outcome="admitted"} 1"#,
+            r#"packgate_shadow_wait_seconds_sum{outcome="cancelled"} 3"#,
+            r#"packgate_shadow_wait_seconds_count{outcome="cancelled"} 1"#,
+            r#"packgate_shadow_wait_seconds_sum{outcome="refused"} 60"#,
+            r#"packgate_shadow_wait_seconds_count{outcome="refused"} 1"#,
+            r#"packgate_shadow_waiting 7"#,
         ]
     );
 }

@@ -18,12 +18,13 @@ fn storm() -> Document {
         "started": "2025-12-29T12:00:00Z",
         "limits": [
             {"name": "all", "per": "global", "seats": 8, "in_use": 1, "waiting": 2, "busiest": null, "refused_last_hour": 0},
-            {"name": "java", "per": "repo", "seats": 1, "in_use": 1, "waiting": 2,
+            {"name": "java", "per": "repo", "mode": "shadow", "seats": 1, "in_use": 1, "waiting": 2,
              "busiest": {"key": "squareup/java", "in_use": 1}, "refused_last_hour": 12}],
         "running": [with(clone(1), json!({"response_bytes": 13107200, "rate_bps": 2048.0, "expected_end": "2026-01-01T12:01:05Z"}))],
         "running_total": 1,
         "waiting": [with(clone(2), json!({"position": 1, "expected_start": "2026-01-01T11:59:58Z", "limits": ["java"]}))],
         "waiting_total": 2,
+        "shadow": {"running": 1, "waiting": 2, "refused_last_hour": 12},
         "refusals": [{"limit": "java", "why": "queue_full", "count": 12}],
         "top": {"repos": [{"key": "squareup/java", "clones": 3, "seat_s": 7260.0, "cpu_s": null, "bytes": 1024}],
                 "users": [{"key": "anna", "clones": 3, "seat_s": 60.0, "cpu_s": 1.5, "bytes": 1024}]},
@@ -47,9 +48,10 @@ STORM: 25 clones of squareup/java by 3 users in 40 s; 1 runs, 1 waits, 12 refuse
   programs: git/2.47.3
   networks: 10.0.0.0/24
 
-LIMIT  PER      SEATS  IN USE  WAIT  REFUSED  FULLEST
-all    global  1 of 8       1     2        0
-java   repo    1 of 1       1     2       12  squareup/java
+LIMIT  PER                  SEATS  IN USE  WAIT  REFUSED  FULLEST
+all    global              1 of 8       1     2        0
+java   repo, only watches  1 of 1       1     2       12  squareup/java
+In shadow 1 clone would run, 2 would wait; 12 would have been refused in the last hour.
 
 RUNNING        USER  FROM      SHAPE  SEATS      SENT       RATE   AGE           ENDS
 squareup/java  anna  10.0.0.7  clone      1  12.5 MiB  2.0 KiB/s  40 s  in 1 min 05 s
