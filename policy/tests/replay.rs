@@ -245,6 +245,7 @@ fn every_request_is_told_once_and_no_work_is_lost_or_made() {
             gated,
             "seed {seed}"
         );
+        assert!(report.waits.is_sorted(), "seed {seed}");
         let timeout = settings.queue.timeout;
         assert!(
             report.waits.iter().all(|wait| *wait <= timeout),
