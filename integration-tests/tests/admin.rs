@@ -40,6 +40,7 @@ fn status_has_exactly_the_keys_of_the_contract() {
         "running",
         "waiting",
         "refused_last_hour",
+        "shadow",
     ];
     assert_eq!(keys(&status), sorted(top.to_vec()));
     assert_eq!(
@@ -52,7 +53,7 @@ fn status_has_exactly_the_keys_of_the_contract() {
     let each = &status["limits"][1];
     assert_eq!(
         keys(each),
-        sorted(vec!["name", "per", "seats", "in_use", "busiest"])
+        sorted(vec!["name", "per", "mode", "seats", "in_use", "busiest"])
     );
     assert_eq!(
         (&each["name"], &each["per"], &each["seats"]),
@@ -154,6 +155,9 @@ fn an_access_log_line_has_exactly_the_keys_of_the_contract_in_order() {
         "cpu_s",
         "outcome",
         "trace_id",
+        "shadow",
+        "shadow_limit",
+        "shadow_wait_s",
     ];
     for line in packgate.access_log_lines() {
         let mut from = 0;

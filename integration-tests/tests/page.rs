@@ -472,3 +472,23 @@ fn the_page_asks_for_the_token_and_keeps_it_for_the_tab() {
     browser.until(LIVE);
     assert_eq!(browser.eval("document.cookie + localStorage.length"), "0");
 }
+
+#[test]
+fn a_limit_that_only_watches_says_so_and_what_would_be() {
+    let mut held = Held::start(
+        &["a", "b"],
+        "limits: [{name: all, per: global, seats: 1, mode: shadow}]\nqueue: {timeout: 10m}\n",
+    );
+    held.clone("a", (1, 0));
+    held.clone("b", (2, 0));
+    let mut browser = Browser::open(held.packgate.admin_addr(), "/", "light", 1280);
+    browser.until(LIVE);
+    browser.until(&format!("{} === 2", rows("running")));
+    assert_eq!(browser.texts("#limits .per"), ["only watches; in all"]);
+    assert_eq!(browser.texts("#limits li b"), ["1 of 1 seat"]);
+    assert_eq!(
+        browser.text("#limits .shadow"),
+        "In shadow 1 clone would run, 1 would wait; 0 would have been refused in the last hour."
+    );
+    assert_eq!(browser.axe(), [""; 0]);
+}

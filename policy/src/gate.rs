@@ -177,6 +177,7 @@ impl Gate {
         self.offer_watched(demand, patience, now).0
     }
 
+    /// The answer of what is in force.
     fn decide(&mut self, mut demand: Demand, patience: Duration) -> Offer {
         let patience = patience.min(self.settings.queue.timeout);
         if self.settings.exempts(&demand) {
@@ -382,8 +383,8 @@ impl Gate {
             && self.shadow.is_at_rest()
     }
 
-    /// The limits as they stand, in the order of the configuration; one that only watches as it would be. Cheap enough for each scrape of metrics: it looks at
-    /// the buckets, not at who runs or waits.
+    /// The limits as they stand, in the order of the configuration; one that only watches, as it would be. Cheap enough for
+    /// each scrape of metrics: it looks at the buckets, not at who runs or waits.
     pub fn limits(&self) -> Vec<LimitView> {
         let mut place = HashMap::new();
         let mut views = Vec::with_capacity(self.settings.limits.len());

@@ -232,7 +232,7 @@ impl Shadow {
 
     pub(super) fn is_at_rest(&self) -> bool {
         let rests = |world: &World| {
-            world.copies.is_empty() && world.decisions.is_empty() && world.gate.is_at_rest()
+            world.doubles.is_empty() && world.decisions.is_empty() && world.gate.is_at_rest()
         };
         self.last.is_empty() && self.world.as_deref().is_none_or(rests)
     }

@@ -19,16 +19,16 @@ use crate::{
 pub(super) struct World {
     pub(super) gate: Gate,
     /// Who waits or runs here, and who has ended here and is still to be charged.
-    pub(super) copies: HashMap<Ticket, Copy>,
+    pub(super) doubles: HashMap<Ticket, Double>,
     /// Planned ends.
     ends: BTreeSet<(Moment, Ticket)>,
     /// Not fetched yet.
     pub(super) decisions: VecDeque<(Ticket, ShadowDecision)>,
 }
 
-/// A demand in the shadow.
+/// A demand, as it goes in the shadow and for real.
 #[derive(Clone, Debug)]
-pub(super) struct Copy {
+pub(super) struct Double {
     kind: (Arc<str>, &'static str),
     arrived: Moment,
     here: Here,
@@ -67,19 +67,19 @@ impl World {
             ..gate
         };
         let waiting = gate.waiting.iter().map(|(ticket, waiter)| {
-            let copy = Copy::new(&waiter.demand, waiter.since, Here::Waits);
-            (*ticket, copy)
+            let double = Double::new(&waiter.demand, waiter.since, Here::Waits);
+            (*ticket, double)
         });
         let running = gate.running.iter().map(|(ticket, running)| {
             let since = running.occupies.since;
-            let copy = Copy {
+            let double = Double {
                 there: There::Runs { since },
-                ..Copy::new(&running.demand, since, Here::Runs { since })
+                ..Double::new(&running.demand, since, Here::Runs { since })
             };
-            (*ticket, copy)
+            (*ticket, double)
         });
         World {
-            copies: waiting.chain(running).collect(),
+            doubles: waiting.chain(running).collect(),
             gate,
             ends: BTreeSet::new(),
             decisions: VecDeque::new(),
@@ -110,11 +110,11 @@ impl World {
             }
         };
         if let Some(here) = here {
-            let copy = Copy {
+            let double = Double {
                 watched: true,
-                ..Copy::new(demand, now, here)
+                ..Double::new(demand, now, here)
             };
-            self.copies.insert(name, copy);
+            self.doubles.insert(name, double);
         }
         self.hear();
         Some(offer)
@@ -122,18 +122,18 @@ impl World {
 
     /// This is how it goes for real from now on.
     pub(super) fn goes_on(&mut self, ticket: Ticket, there: There) {
-        if let Some(copy) = self.copies.get_mut(&ticket) {
-            copy.there = there;
+        if let Some(double) = self.doubles.get_mut(&ticket) {
+            double.there = there;
             self.plan(ticket);
             self.settle(ticket);
         }
     }
 
     pub(super) fn ended(&mut self, ticket: Ticket, how: Ended) -> bool {
-        let Some(copy) = self.copies.get(&ticket) else {
+        let Some(double) = self.doubles.get(&ticket) else {
             return false;
         };
-        let since = match copy.there {
+        let since = match double.there {
             There::Runs { since } if how != Ended::ClientGone => since,
             There::Runs { .. } | There::Waits => {
                 self.leave(ticket);
@@ -143,14 +143,14 @@ impl World {
         };
         let now = self.gate.now;
         let took = now.saturating_since(since);
-        let in_time = match copy.here {
+        let in_time = match double.here {
             Here::Waits => true,
             Here::Runs { since } => since.saturating_add(took) >= now,
             Here::Ended => false,
         };
         // Who lasts longer here than for real, or ended by a guess, teaches nothing by that; what it took is known all the same.
         if !in_time && how == Ended::Served {
-            let (repo, shape) = &copy.kind;
+            let (repo, shape) = &double.kind;
             self.gate.forecast.learn(repo, shape, took);
         }
         let how = if in_time { how } else { Ended::Failed };
@@ -162,10 +162,10 @@ impl World {
     /// Its client leaves, wherever it is.
     fn leave(&mut self, ticket: Ticket) {
         let now = self.gate.now;
-        let Some(copy) = self.copies.get_mut(&ticket) else {
+        let Some(double) = self.doubles.get_mut(&ticket) else {
             return;
         };
-        copy.there = match copy.there {
+        double.there = match double.there {
             There::Runs { since } => There::Ran {
                 took: now.saturating_since(since),
                 how: Ended::ClientGone,
@@ -174,7 +174,7 @@ impl World {
             There::Waits | There::Never => There::Never,
             ran => ran,
         };
-        match copy.here {
+        match double.here {
             Here::Waits => {
                 self.leave_queue(ticket);
                 self.gate.release(ticket, Ended::ClientGone, now);
@@ -186,23 +186,23 @@ impl World {
     }
 
     pub(super) fn leave_queue(&mut self, ticket: Ticket) {
-        if let Some(copy) = self.copies.remove(&ticket) {
-            let wait = self.gate.now.saturating_since(copy.arrived);
-            self.tell(ticket, copy.watched, ShadowDecision::Left(wait));
+        if let Some(double) = self.doubles.remove(&ticket) {
+            let wait = self.gate.now.saturating_since(double.arrived);
+            self.tell(ticket, double.watched, ShadowDecision::Left(wait));
         }
     }
 
     /// Plans its end here, as far as it can be told.
     fn plan(&mut self, ticket: Ticket) {
-        let Some(copy) = self.copies.get_mut(&ticket) else {
+        let Some(double) = self.doubles.get_mut(&ticket) else {
             return;
         };
-        let Here::Runs { since } = copy.here else {
+        let Here::Runs { since } = double.here else {
             return;
         };
         let running = self.gate.running.get(&ticket);
         let expected = running.and_then(|running| running.occupies.expected_end());
-        let end = match copy.there {
+        let end = match double.there {
             There::Ran { took, .. } => Some(since.saturating_add(took)),
             There::Runs { since: really } if really <= since => None,
             There::Runs { .. } | There::Waits => expected,
@@ -212,7 +212,7 @@ impl World {
             }
         };
         let end = end.map(|end| end.max(self.gate.now));
-        if let Some(before) = std::mem::replace(&mut copy.end, end) {
+        if let Some(before) = std::mem::replace(&mut double.end, end) {
             self.ends.remove(&(before, ticket));
         }
         self.ends.extend(end.map(|end| (end, ticket)));
@@ -240,7 +240,7 @@ impl World {
             match self.ends.first().copied() {
                 // Before a waiter is refused at that moment, as a seat that is free in time is taken.
                 Some((end, ticket)) if end == next => {
-                    let there = self.copies.get(&ticket).map(|copy| copy.there);
+                    let there = self.doubles.get(&ticket).map(|double| double.there);
                     let how = match there {
                         Some(There::Ran { how, .. }) => how,
                         _ => Ended::Failed,
@@ -258,10 +258,10 @@ impl World {
 
     /// It ends here, at `at`.
     fn end(&mut self, ticket: Ticket, how: Ended, at: Moment) {
-        let copy = self.copies.get_mut(&ticket);
-        if let Some(planned) = copy.and_then(|copy| {
-            copy.here = Here::Ended;
-            copy.end.take()
+        let double = self.doubles.get_mut(&ticket);
+        if let Some(planned) = double.and_then(|double| {
+            double.here = Here::Ended;
+            double.end.take()
         }) {
             self.ends.remove(&(planned, ticket));
         }
@@ -271,9 +271,9 @@ impl World {
     }
 
     pub(super) fn charge(&mut self, ticket: Ticket, spent: Spent) {
-        match self.copies.get_mut(&ticket) {
-            Some(copy) => {
-                copy.spent = Some(spent);
+        match self.doubles.get_mut(&ticket) {
+            Some(double) => {
+                double.spent = Some(spent);
                 self.settle(ticket);
             }
             // It ended before the shadow began.
@@ -283,15 +283,15 @@ impl World {
 
     /// Who has ended here is charged with what it costs, once that is known, and forgotten.
     fn settle(&mut self, ticket: Ticket) {
-        let Some(copy) = self.copies.get(&ticket) else {
+        let Some(double) = self.doubles.get(&ticket) else {
             return;
         };
-        let spent = match copy.there {
+        let spent = match double.there {
             There::Never => Some(Spent::default()),
-            There::Waits | There::Runs { .. } | There::Ran { .. } => copy.spent,
+            There::Waits | There::Runs { .. } | There::Ran { .. } => double.spent,
         };
-        if let (Here::Ended, Some(spent)) = (copy.here, spent) {
-            self.copies.remove(&ticket);
+        if let (Here::Ended, Some(spent)) = (double.here, spent) {
+            self.doubles.remove(&ticket);
             self.gate.charge(ticket, spent, self.gate.now);
         }
     }
@@ -301,19 +301,19 @@ impl World {
         let now = self.gate.now;
         while let Some(event) = self.gate.next_event() {
             let (Event::Admitted(ticket) | Event::Refused(ticket, _)) = event;
-            let Some(copy) = self.copies.get_mut(&ticket) else {
+            let Some(double) = self.doubles.get_mut(&ticket) else {
                 continue;
             };
-            let wait = now.saturating_since(copy.arrived);
-            let watched = copy.watched;
+            let wait = now.saturating_since(double.arrived);
+            let watched = double.watched;
             let decision = match event {
                 Event::Admitted(_) => {
-                    copy.here = Here::Runs { since: now };
+                    double.here = Here::Runs { since: now };
                     self.plan(ticket);
                     ShadowDecision::Queued(wait)
                 }
                 Event::Refused(_, refusal) => {
-                    self.copies.remove(&ticket);
+                    self.doubles.remove(&ticket);
                     ShadowDecision::Refused(refusal, Some(wait))
                 }
             };
@@ -328,9 +328,9 @@ impl World {
     }
 }
 
-impl Copy {
-    fn new(demand: &Demand, arrived: Moment, here: Here) -> Copy {
-        Copy {
+impl Double {
+    fn new(demand: &Demand, arrived: Moment, here: Here) -> Double {
+        Double {
             kind: (demand.repo.clone(), demand.shape),
             arrived,
             here,
