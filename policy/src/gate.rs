@@ -1,18 +1,21 @@
 //! The gate: what happens to a demand from its arrival to its end.
 
+mod foresight;
+
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
+use self::foresight::Foresight;
 use crate::{
     buckets::{Bucket, BucketId, BucketSet, Buckets, Occupancy},
     demand::Demand,
     fair_queue::{FairQueue, Turn},
     forecast::Forecast,
     last_hour::Refusals,
-    outlook::{self, Outlook},
+    outlook::{LOOKED_AT, Unknown},
     refusal::{Refusal, RefusalWhy},
     return_slots::{Range, ReturnSlots},
     settings::{Mode, Settings},
@@ -83,6 +86,8 @@ struct Waiter {
     set: BucketSet,
     since: Moment,
     deadline: Moment,
+    /// When it was expected to start as it arrived, if that was known.
+    foretold: Option<Moment>,
 }
 
 /// Decides who runs, who waits and who is refused.
@@ -124,6 +129,7 @@ pub struct Gate {
     deadlines: BTreeSet<(Moment, Ticket)>,
     events: VecDeque<Event>,
     forecast: Forecast,
+    foresight: Foresight,
     slots: ReturnSlots,
     refusals: Refusals,
     draining: bool,
@@ -143,6 +149,7 @@ impl Gate {
             deadlines: BTreeSet::new(),
             events: VecDeque::new(),
             forecast: Forecast::default(),
+            foresight: Foresight::default(),
             slots: ReturnSlots::default(),
             refusals: Refusals::default(),
             draining: false,
@@ -166,18 +173,24 @@ impl Gate {
         }
         let set = self.buckets.find_or_make(self.settings.buckets_of(&demand));
         let blockers = self.queue.blockers(&self.buckets, &set, demand.seats);
-        let may = self.may_run(&demand, &set, &blockers, patience);
+        let may = match self.may_run(&demand, &set, &blockers, patience) {
+            May::Wait(_) => self.can_wait(set, demand.seats, patience),
+            may => may,
+        };
         let offer = match (may, self.settings.mode) {
             (May::Run, _) => Offer::Running(self.start_newcomer(demand, set)),
-            (May::Wait, Mode::Enforce) => Offer::Waiting(self.enqueue(demand, set, patience)),
-            (May::Wait, _) => Offer::ShadowQueued(self.start_newcomer(demand, set)),
+            (May::Wait(start), Mode::Enforce) => {
+                Offer::Waiting(self.enqueue(demand, set, patience, start))
+            }
+            (May::Wait(_), _) => Offer::ShadowQueued(self.start_newcomer(demand, set)),
             (May::Not(why), Mode::Enforce) => {
-                let refusal = self.refusal(&demand, &blockers, why);
-                self.count_refusal(&refusal);
-                Offer::Refused(refusal)
+                Offer::Refused(self.refuse(&demand, &blockers, why, None))
+            }
+            (May::NotInTime(start), _) => {
+                Offer::Refused(self.refuse(&demand, &blockers, RefusalWhy::Forecast, Some(start)))
             }
             (May::Not(why), _) => {
-                let refusal = self.refusal(&demand, &blockers, why);
+                let refusal = self.refusal(&demand, &blockers, why, None);
                 Offer::ShadowRefused(self.start_newcomer(demand, set), refusal)
             }
         };
@@ -246,6 +259,7 @@ impl Gate {
     pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
         self.tell_time(now);
         self.settings = settings;
+        self.foresight = Foresight::default();
         self.buckets = Buckets::default();
         self.queue = FairQueue::default();
 
@@ -391,21 +405,22 @@ impl Gate {
             .into_iter()
             .filter_map(|ticket| Some((ticket, self.waiting.get(&ticket)?)))
             .collect();
-        let starts = self.expected_starts(waiters.iter().map(|(_, waiter)| *waiter), now);
-        let starts = starts.into_iter().chain(std::iter::repeat(None));
-        let views = (1..).zip(waiters).zip(starts);
+        let firsts = waiters.iter().take(LOOKED_AT);
+        let firsts: HashSet<_> = firsts.map(|(ticket, _)| *ticket).collect();
+        let starts = self
+            .outlook(Unknown::Stays, now, |ticket| firsts.contains(&ticket))
+            .starts();
+        let views = (1..).zip(waiters);
         views
-            .map(
-                |((position, (ticket, waiter)), expected_start)| WaitingView {
-                    ticket,
-                    demand: waiter.demand.clone(),
-                    since: waiter.since,
-                    position,
-                    deadline: waiter.deadline,
-                    expected_start,
-                    waits_for: self.waits_for(waiter),
-                },
-            )
+            .map(|(position, (ticket, waiter))| WaitingView {
+                ticket,
+                demand: waiter.demand.clone(),
+                since: waiter.since,
+                position,
+                deadline: waiter.deadline,
+                expected_start: starts.get(&ticket).copied(),
+                waits_for: self.waits_for(waiter),
+            })
             .collect()
     }
 
@@ -415,27 +430,6 @@ impl Gate {
             .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
         let buckets = blockers.into_iter().filter_map(|id| self.buckets.get(id));
         buckets.map(|bucket| bucket.key.limit.clone()).collect()
-    }
-
-    /// For the first of these waiters, in the order in which they are expected to start.
-    fn expected_starts<'a>(
-        &self,
-        waiters: impl Iterator<Item = &'a Waiter>,
-        now: Moment,
-    ) -> Vec<Option<Moment>> {
-        let waiters = waiters.take(outlook::LOOKED_AT);
-        let waiters: Vec<_> = waiters
-            .map(|waiter| outlook::Waiter {
-                set: waiter.set,
-                seats: waiter.demand.seats,
-                deadline: waiter.deadline,
-                service: self
-                    .forecast
-                    .service_time(&waiter.demand.repo, waiter.demand.shape),
-            })
-            .collect();
-        let running = self.running.values().map(|running| &running.occupies);
-        Outlook::new(self.buckets.taken(), running, now).starts(&waiters)
     }
 
     fn tell_time(&mut self, now: Moment) {
@@ -462,7 +456,7 @@ impl Gate {
         {
             May::Not(RefusalWhy::QueueFull)
         } else {
-            May::Wait
+            May::Wait(None)
         }
     }
 
@@ -502,7 +496,13 @@ impl Gate {
         self.queue.admitted(&mut self.buckets, &set, turn);
     }
 
-    fn enqueue(&mut self, demand: Demand, set: BucketSet, patience: Duration) -> Ticket {
+    fn enqueue(
+        &mut self,
+        demand: Demand,
+        set: BucketSet,
+        patience: Duration,
+        foretold: Option<Moment>,
+    ) -> Ticket {
         let ticket = self.new_ticket();
         let deadline = self.now.saturating_add(patience);
         self.queue
@@ -513,6 +513,7 @@ impl Gate {
             set,
             since: self.now,
             deadline,
+            foretold,
         };
         self.waiting.insert(ticket, waiter);
         ticket
@@ -547,15 +548,21 @@ impl Gate {
             .queue
             .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
         let waiter = self.take_waiter(ticket)?;
-        let refusal = self.refusal(&waiter.demand, &blockers, why);
-        self.count_refusal(&refusal);
+        let refusal = self.refuse(&waiter.demand, &blockers, why, None);
         self.events.push_back(Event::Refused(ticket, refusal));
         Some(waiter.set)
     }
 
-    fn count_refusal(&mut self, refusal: &Refusal) {
-        self.refusals
-            .count(refusal.limit.clone(), refusal.why, self.now);
+    fn refuse(
+        &mut self,
+        demand: &Demand,
+        blockers: &[BucketId],
+        why: RefusalWhy,
+        start: Option<Moment>,
+    ) -> Refusal {
+        let refusal = self.refusal(demand, blockers, why, start);
+        self.refusals.count(refusal.limit.clone(), why, self.now);
+        refusal
     }
 
     fn learn(&mut self, ended: &Running) {
@@ -577,7 +584,14 @@ impl Gate {
         }
     }
 
-    fn refusal(&mut self, demand: &Demand, blockers: &[BucketId], why: RefusalWhy) -> Refusal {
+    /// `start`: when the demand could run, if that is known; else it is estimated for each of the blockers.
+    fn refusal(
+        &mut self,
+        demand: &Demand,
+        blockers: &[BucketId],
+        why: RefusalWhy,
+        start: Option<Moment>,
+    ) -> Refusal {
         let narrowest = blockers.first().and_then(|id| self.buckets.get(*id));
         let shown = narrowest.filter(|_| why != RefusalWhy::Draining);
         Refusal {
@@ -587,7 +601,7 @@ impl Gate {
             waiting: shown.map_or(0, |bucket| bucket.waiting),
             retry_after: match why {
                 RefusalWhy::Draining => Range::of(&self.settings.retry_after).least(),
-                _ => self.return_time(demand, blockers),
+                _ => self.return_time(demand, blockers, start),
             },
             why,
         }
@@ -595,13 +609,19 @@ impl Gate {
 
     /// When to come back: at this client's turn in the bucket in which that is last, of equals the narrowest. Only there
     /// is the turn taken; in the others it would keep those away who wait for nothing else.
-    fn return_time(&mut self, demand: &Demand, blockers: &[BucketId]) -> Duration {
+    fn return_time(
+        &mut self,
+        demand: &Demand,
+        blockers: &[BucketId],
+        start: Option<Moment>,
+    ) -> Duration {
         let range = Range::of(&self.settings.retry_after);
         let turns = blockers.iter().rev().filter_map(|id| {
             let bucket = self.buckets.get(*id)?;
             let (room, turn_length) = self.expect(bucket, demand);
             Some((
-                self.slots.turn(&bucket.key, room, self.now),
+                self.slots
+                    .turn(&bucket.key, start.unwrap_or(room), self.now),
                 turn_length,
                 &bucket.key,
             ))
@@ -635,8 +655,11 @@ impl Gate {
 
 enum May {
     Run,
-    Wait,
+    /// Until then, if that is known.
+    Wait(Option<Moment>),
     Not(RefusalWhy),
+    /// It could start then, but does not wait for that long.
+    NotInTime(Moment),
 }
 
 impl Settings {
