@@ -568,7 +568,7 @@ impl Gate {
     fn learn(&mut self, ended: &Running) {
         let Demand { repo, shape, .. } = &ended.demand;
         let took = self.now.saturating_since(ended.occupies.since);
-        if !self.forecast.learn(repo, shape, took) {
+        if !self.forecast.learn(repo, shape, took, self.now) {
             return;
         }
         // The first lesson of its kind is also the first estimate for those of its kind that run.
