@@ -73,8 +73,26 @@ enum Coming {
 enum What {
     Ends(u32),
     Starts(u32, Turn, Ticket),
-    /// Nobody is left of the flow with these buckets; the virtual time then.
-    RunsEmpty(Clock),
+    /// Nobody is left of the flow with these buckets.
+    RunsEmpty(NextTurn),
+}
+
+/// Which turn the next one of a flow gets.
+#[derive(Clone, Copy, Debug)]
+enum NextTurn {
+    /// A new one: the one before was served.
+    New(Clock),
+    /// That of the one before, who asked for so many seats and left.
+    PassedOn(Turn, u32),
+}
+
+impl NextTurn {
+    fn of(self, seats: u32) -> Turn {
+        match self {
+            NextTurn::New(mut clock) => clock.new_turn(seats),
+            NextTurn::PassedOn(turn, before) => turn.passed_on(before, seats),
+        }
+    }
 }
 
 /// One thing that happens, to the buckets of `set`.
@@ -127,16 +145,18 @@ impl Outlook {
     }
 
     fn lead_past(&self, set: BucketSet, seats: u32) -> Moment {
-        let (mut taken, mut clock) = self.before.clone();
+        let (mut taken, clock) = self.before.clone();
         // Its turn comes with its flow's, behind those who wait there already.
         let empties = |step: &Step| step.set == set && matches!(step.what, What::RunsEmpty(_));
         let has_a_flow = self.steps.iter().any(empties);
-        let mut turn = (!has_a_flow).then(|| clock.new_turn(seats));
+        let mut turn = (!has_a_flow).then(|| NextTurn::New(clock).of(seats));
         let mut now = self.made;
         for step in &self.steps {
             let is_first = |mine: &Turn| match step.what {
-                What::Starts(_, other, _) => *mine < other,
-                What::Ends(_) | What::RunsEmpty(_) => true,
+                // Of equal turns its own is the earlier: the play went on counting without it.
+                What::Starts(_, other, _) => *mine <= other,
+                What::Ends(_) => true,
+                What::RunsEmpty(_) => false,
             };
             if turn.as_ref().is_some_and(is_first) && taken.blocker(&set, seats).is_none() {
                 return now;
@@ -145,7 +165,7 @@ impl Outlook {
             match step.what {
                 What::Ends(freed) => taken.give_back(&step.set, freed),
                 What::Starts(seats, ..) => taken.take(&step.set, seats),
-                What::RunsEmpty(mut clock) if step.set == set => turn = Some(clock.new_turn(seats)),
+                What::RunsEmpty(next) if step.set == set => turn = Some(next.of(seats)),
                 What::RunsEmpty(_) => {}
             }
         }
@@ -287,7 +307,7 @@ impl Play {
         };
         let (set, turn) = (*set, *turn);
         if deadline <= now {
-            self.next_of(id, now, |_, next| turn.passed_on(seats, next));
+            self.next_of(id, now, NextTurn::PassedOn(turn, seats));
         } else if let Some(on) = self.taken.blocker(&set, seats) {
             self.park(id, on);
         } else {
@@ -295,23 +315,23 @@ impl Play {
             self.taken.take(&set, seats);
             self.note(now, set, What::Starts(seats, turn, ticket));
             self.foresee_end(ticket, now, service, Coming::Ends(set, seats));
-            self.next_of(id, now, Clock::new_turn);
+            self.next_of(id, now, NextTurn::New(self.clock));
         }
     }
 
-    /// The first of a flow is gone, and the next one gets this turn.
-    fn next_of(&mut self, id: usize, now: Moment, turn: impl FnOnce(&mut Clock, u32) -> Turn) {
+    /// The first of a flow is gone.
+    fn next_of(&mut self, id: usize, now: Moment, next: NextTurn) {
         let Some(flow) = self.flows.get_mut(id) else {
             return;
         };
         flow.left.next();
         let set = flow.set;
         let Some(seats) = self.first(id).map(|first| first.seats) else {
-            return self.note(now, set, What::RunsEmpty(self.clock));
+            return self.note(now, set, What::RunsEmpty(next));
         };
-        let turn = turn(&mut self.clock, seats);
+        if let NextTurn::New(_) = next { _ = self.clock.new_turn(seats); }
         if let Some(flow) = self.flows.get_mut(id) {
-            flow.turn = turn;
+            flow.turn = next.of(seats);
         }
         self.is_next(id);
     }
