@@ -15,7 +15,7 @@ use crate::{
     fair_queue::{FairQueue, Turn},
     forecast::Forecast,
     last_hour::Refusals,
-    outlook::{LOOKED_AT, Unknown},
+    outlook::LOOKED_AT,
     refusal::{Refusal, RefusalWhy},
     return_slots::{Range, ReturnSlots},
     settings::{Mode, Settings},
@@ -407,9 +407,8 @@ impl Gate {
             .collect();
         let firsts = waiters.iter().take(LOOKED_AT);
         let firsts: HashSet<_> = firsts.map(|(ticket, _)| *ticket).collect();
-        let starts = self
-            .outlook(Unknown::Stays, now, |ticket| firsts.contains(&ticket))
-            .starts();
+        let play = self.foresee(now, |ticket| firsts.contains(&ticket));
+        let starts = play.play().starts();
         let views = (1..).zip(waiters);
         views
             .map(|(position, (ticket, waiter))| WaitingView {

@@ -10,7 +10,8 @@
 //! newcomer is led past the steps until its buckets have room and nobody who is before it takes that. What is said to a herd
 //! costs one play, and one look for each set of buckets.
 //!
-//! **Nothing is guessed.** What is [`Unknown`] is left out where too early is harmless, and stays for ever where it is not.
+//! **Nothing is guessed.** Who was never seen to end is not expected to end, and who waits for that is told nothing.
+//!
 //! Like the queue, the play keeps each flow on one bucket that blocks it, and looks only where somebody left.
 
 use std::{
@@ -26,21 +27,11 @@ use crate::{
     units::{Moment, Ticket},
 };
 
-/// So many waiters are looked at: the play is computed while the gate is locked. Of a longer queue some are left out, and
-/// then newcomers are expected too early rather than too late.
+/// So many waiters are looked at, for the play is computed while the gate is locked.
 pub(crate) const LOOKED_AT: usize = 1024;
 
 /// So many answers are kept for newcomers. There are as many sets of buckets as clients can invent.
 const ANSWERS: usize = 1024;
-
-/// What becomes of somebody of whose kind nobody was seen to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unknown {
-    /// Gone at once: what is expected then is never too late.
-    Leaves,
-    /// There for ever: what is expected then depends on nobody unknown.
-    Stays,
-}
 
 /// Somebody who waits.
 #[derive(Debug)]
@@ -73,23 +64,23 @@ enum Coming {
 enum What {
     Ends(u32),
     Starts(u32, Turn, Ticket),
-    /// Nobody is left of the flow with these buckets.
-    RunsEmpty(NextTurn),
+    /// Nobody is left of the flow with these buckets; the virtual time then.
+    RunsEmpty(NextTurn, Clock),
 }
 
 /// Which turn the next one of a flow gets.
 #[derive(Clone, Copy, Debug)]
 enum NextTurn {
     /// A new one: the one before was served.
-    New(Clock),
+    New,
     /// That of the one before, who asked for so many seats and left.
     PassedOn(Turn, u32),
 }
 
 impl NextTurn {
-    fn of(self, seats: u32) -> Turn {
+    fn of(self, clock: &mut Clock, seats: u32) -> Turn {
         match self {
-            NextTurn::New(mut clock) => clock.new_turn(seats),
+            NextTurn::New => clock.new_turn(seats),
             NextTurn::PassedOn(turn, before) => turn.passed_on(before, seats),
         }
     }
@@ -112,8 +103,6 @@ pub(crate) struct Outlook {
     steps: Vec<Step>,
     /// When newcomers start, by their buckets and seats.
     newcomers: HashMap<(BucketSet, u32), Moment>,
-    /// Whether it depends on nothing unknown, and on everybody who waits.
-    pub(crate) is_certain: bool,
 }
 
 impl Outlook {
@@ -121,7 +110,7 @@ impl Outlook {
     pub(crate) fn starts(&self) -> HashMap<Ticket, Moment> {
         let starts = self.steps.iter().filter_map(|step| match step.what {
             What::Starts(_, _, ticket) => Some((ticket, step.at)),
-            What::Ends(_) | What::RunsEmpty(_) => None,
+            What::Ends(_) | What::RunsEmpty(..) => None,
         });
         starts.collect()
     }
@@ -129,6 +118,12 @@ impl Outlook {
     /// When the next thing happens.
     pub(crate) fn first_change(&self) -> Option<Moment> {
         self.steps.first().map(|step| step.at)
+    }
+
+    /// How many newcomers' answers are kept.
+    #[cfg(test)]
+    pub(crate) fn answers(&self) -> usize {
+        self.newcomers.len()
     }
 
     /// When somebody starts who comes now and asks for `seats` in each bucket of the set.
@@ -145,18 +140,18 @@ impl Outlook {
     }
 
     fn lead_past(&self, set: BucketSet, seats: u32) -> Moment {
-        let (mut taken, clock) = self.before.clone();
+        let (mut taken, mut clock) = self.before.clone();
         // Its turn comes with its flow's, behind those who wait there already.
-        let empties = |step: &Step| step.set == set && matches!(step.what, What::RunsEmpty(_));
+        let empties = |step: &Step| step.set == set && matches!(step.what, What::RunsEmpty(..));
         let has_a_flow = self.steps.iter().any(empties);
-        let mut turn = (!has_a_flow).then(|| NextTurn::New(clock).of(seats));
+        let mut turn = (!has_a_flow).then(|| clock.new_turn(seats));
         let mut now = self.made;
         for step in &self.steps {
             let is_first = |mine: &Turn| match step.what {
                 // Of equal turns its own is the earlier: the play went on counting without it.
                 What::Starts(_, other, _) => *mine <= other,
                 What::Ends(_) => true,
-                What::RunsEmpty(_) => false,
+                What::RunsEmpty(..) => false,
             };
             if turn.as_ref().is_some_and(is_first) && taken.blocker(&set, seats).is_none() {
                 return now;
@@ -165,8 +160,10 @@ impl Outlook {
             match step.what {
                 What::Ends(freed) => taken.give_back(&step.set, freed),
                 What::Starts(seats, ..) => taken.take(&step.set, seats),
-                What::RunsEmpty(next) if step.set == set => turn = Some(next.of(seats)),
-                What::RunsEmpty(_) => {}
+                What::RunsEmpty(next, mut clock) if step.set == set => {
+                    turn = Some(next.of(&mut clock, seats));
+                }
+                What::RunsEmpty(..) => {}
             }
         }
         let starts = turn.is_some() && taken.blocker(&set, seats).is_none();
@@ -177,7 +174,6 @@ impl Outlook {
 /// The play itself.
 #[derive(Debug)]
 pub(crate) struct Play {
-    unknown: Unknown,
     taken: Taken,
     clock: Clock,
     flows: Vec<Flow>,
@@ -188,19 +184,19 @@ pub(crate) struct Play {
     coming: BinaryHeap<Reverse<(Moment, Ticket, usize)>>,
     foreseen: Vec<Coming>,
     outlook: Outlook,
+    /// Whether it is known of everybody how long he lasts.
+    pub(crate) is_certain: bool,
 }
 
 impl Play {
     /// A gate in which these buckets are taken.
-    pub(crate) fn new(taken: Taken, clock: Clock, unknown: Unknown, now: Moment) -> Play {
+    pub(crate) fn new(taken: Taken, clock: Clock, now: Moment) -> Play {
         Play {
-            unknown,
             outlook: Outlook {
                 made: now,
                 before: (taken.clone(), clock),
                 steps: Vec::new(),
                 newcomers: HashMap::new(),
-                is_certain: true,
             },
             taken,
             clock,
@@ -210,16 +206,18 @@ impl Play {
             parked: BTreeSet::new(),
             coming: BinaryHeap::new(),
             foreseen: Vec::new(),
+            is_certain: true,
         }
     }
 
-    /// Somebody runs, in buckets or in none. Who should have ended before now is expected to end any moment.
+    /// Somebody runs. Who should have ended before now is expected to end any moment.
     pub(crate) fn runs(&mut self, occupies: &Occupancy) {
-        if occupies.set.iter().next().is_none() {
-            return;
+        self.is_certain &= occupies.service.is_some();
+        if let Some(end) = occupies.expected_end() {
+            let end = end.max(self.outlook.made);
+            let ends = Coming::Ends(occupies.set, occupies.seats);
+            self.foresee(end, occupies.ticket, ends);
         }
-        let end = Coming::Ends(occupies.set, occupies.seats);
-        self.foresee_end(occupies.ticket, occupies.since, occupies.service, end);
     }
 
     /// These wait, one behind the other, with these buckets.
@@ -232,6 +230,8 @@ impl Play {
         let first = self.waiters.len();
         self.waiters.extend(waiters);
         let left = first..self.waiters.len();
+        let new = self.waiters.get(first..).unwrap_or_default();
+        self.is_certain &= new.iter().all(|waiter| waiter.service.is_some());
         if left.is_empty() {
             return;
         }
@@ -245,9 +245,8 @@ impl Play {
         self.is_next(flow);
     }
 
-    /// Plays to the end; of those who wait, `some_left_out`.
-    pub(crate) fn play(mut self, some_left_out: bool) -> Outlook {
-        self.outlook.is_certain &= !some_left_out;
+    /// Plays to the end.
+    pub(crate) fn play(mut self) -> Outlook {
         let now = self.outlook.made;
         self.settle(&BucketSet::default(), now);
         while let Some(Reverse((now, _, place))) = self.coming.pop() {
@@ -314,8 +313,14 @@ impl Play {
             self.clock.serve(turn);
             self.taken.take(&set, seats);
             self.note(now, set, What::Starts(seats, turn, ticket));
-            self.foresee_end(ticket, now, service, Coming::Ends(set, seats));
-            self.next_of(id, now, NextTurn::New(self.clock));
+            if let Some(service) = service {
+                self.foresee(
+                    now.saturating_add(service),
+                    ticket,
+                    Coming::Ends(set, seats),
+                );
+            }
+            self.next_of(id, now, NextTurn::New);
         }
     }
 
@@ -327,11 +332,10 @@ impl Play {
         flow.left.next();
         let set = flow.set;
         let Some(seats) = self.first(id).map(|first| first.seats) else {
-            return self.note(now, set, What::RunsEmpty(next));
+            return self.note(now, set, What::RunsEmpty(next, self.clock));
         };
-        if let NextTurn::New(_) = next { _ = self.clock.new_turn(seats); }
         if let Some(flow) = self.flows.get_mut(id) {
-            flow.turn = next.of(seats);
+            flow.turn = next.of(&mut self.clock, seats);
         }
         self.is_next(id);
     }
@@ -371,24 +375,6 @@ impl Play {
                 Some(on) => self.parked.remove(&(on, flow.turn, id)),
                 None => self.unparked.remove(&(flow.turn, id)),
             };
-        }
-    }
-
-    /// Somebody ends after `service` from `since` on, or as is thought of the unknown.
-    fn foresee_end(
-        &mut self,
-        ticket: Ticket,
-        since: Moment,
-        service: Option<Duration>,
-        end: Coming,
-    ) {
-        let service = service.or_else(|| {
-            self.outlook.is_certain = false;
-            (self.unknown == Unknown::Leaves).then_some(Duration::ZERO)
-        });
-        if let Some(service) = service {
-            let at = since.saturating_add(service).max(self.outlook.made);
-            self.foresee(at, ticket, end);
         }
     }
 

@@ -421,7 +421,8 @@ impl Metrics {
             .unwrap_or_else(PoisonError::into_inner);
         let reading = (self.read_gauges)();
         for limit in &reading.limits {
-            for why in [RefusalWhy::Full, RefusalWhy::QueueFull, RefusalWhy::Timeout] {
+            use RefusalWhy::{Forecast, Full, QueueFull, Timeout};
+            for why in [Full, QueueFull, Timeout, Forecast] {
                 self.refusals_add(0, Some(&limit.name), why);
             }
         }
