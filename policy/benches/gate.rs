@@ -1,4 +1,4 @@
-//! What one offer and one release cost while 10,000 flows wait.
+//! What one offer and one release cost while 10,000 flows wait, and what a storm costs that is refused by forecast.
 //!
 //! The release of a seat hands it to a waiter, so each round puts one waiter back and the queue stays as long as it is.
 
@@ -163,5 +163,81 @@ fn bench(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, bench);
+/// Eight seats taken by clones of 400 s, waits of a minute: whoever comes is refused at once.
+fn refused_storm(c: &mut Criterion) {
+    let mut settings = settings(&[("all", Per::Global, 8), ("each-user", Per::User, 8)]);
+    settings.queue.timeout = Duration::from_secs(60);
+    let demands = demands(10_000, 10_000, 10_000);
+    let mut gate = Gate::new(settings);
+    let start = |gate: &mut Gate, now| match gate.offer(demands[0].clone(), now) {
+        Offer::Running(ticket) => ticket,
+        other => panic!("{other:?}"),
+    };
+    let refuse = |gate: &mut Gate, n: usize, now| match gate.offer(demands[n].clone(), now) {
+        Offer::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let first = start(&mut gate, Moment::default());
+    let now = Moment(Duration::from_secs(400));
+    gate.release(first, Ended::Served, now);
+    let mut last = first;
+    for _ in 0..8 {
+        last = start(&mut gate, now);
+    }
+
+    let mut group = c.benchmark_group("refused_storm");
+    group.bench_function("one repository", |b| b.iter(|| refuse(&mut gate, 0, now)));
+    let mut n = 0;
+    group.bench_function("10,000 repositories and users", |b| {
+        b.iter(|| {
+            n = (n + 1) % demands.len();
+            refuse(&mut gate, n, now)
+        });
+    });
+    group.bench_function("each after somebody left and another came", |b| {
+        b.iter(|| {
+            gate.release(last, Ended::ClientGone, now);
+            last = start(&mut gate, now);
+            refuse(&mut gate, 0, now)
+        });
+    });
+    group.finish();
+}
+
+/// One more comes to wait and leaves again, behind as many as may wait by default: each time the future is played anew.
+fn joining(c: &mut Criterion) {
+    let mut group = c.benchmark_group("join_and_leave");
+    for (name, repos) in [("one flow", 1), ("256 flows", 256)] {
+        let settings = settings(&[("all", Per::Global, 8), ("each-repo", Per::Repo, 8)]);
+        let demands = demands(8 + 256, repos, 1);
+        let mut full = Full::new(settings, Vec::new());
+        // Each repository was seen, so that nothing is unknown.
+        for demand in &demands[..repos] {
+            if let Offer::Running(ticket) = full.gate.offer(demand.clone(), Moment(full.now)) {
+                full.now += Duration::from_secs(10);
+                full.gate.release(ticket, Ended::Served, Moment(full.now));
+            }
+        }
+        for demand in &demands {
+            full.gate.offer(demand.clone(), Moment(full.now));
+        }
+        let newcomer = demands[0].clone();
+        assert_eq!(full.gate.waiting(), 256);
+        group.bench_function(name, |b| {
+            b.iter(
+                || match full.gate.offer(newcomer.clone(), Moment(full.now)) {
+                    Offer::Waiting(ticket) => {
+                        assert!(full.gate.foretold(ticket).is_some());
+                        full.gate
+                            .release(ticket, Ended::ClientGone, Moment(full.now))
+                    }
+                    other => panic!("{other:?}"),
+                },
+            );
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, bench, refused_storm, joining);
 criterion_main!(benches);

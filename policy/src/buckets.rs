@@ -52,16 +52,25 @@ pub(crate) struct BucketKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BucketId(usize);
 
-/// A copy of what is taken in each bucket, to play with.
-#[derive(Debug)]
+/// A copy of what is taken in each bucket, to play with. A bucket that was made later is empty.
+#[derive(Clone, Debug)]
 pub(crate) struct Taken(Vec<(u64, u32)>);
 
 impl Taken {
-    /// Whether `seats` more can be taken in every bucket of the set.
-    pub(crate) fn has_room(&self, set: &BucketSet, seats: u32) -> bool {
-        set.iter()
-            .filter_map(|id| self.0.get(id.0))
-            .all(|(in_use, limit)| has_room(*in_use, *limit, seats))
+    /// The first bucket of the set in which `seats` more cannot be taken.
+    pub(crate) fn blocker(&self, set: &BucketSet, seats: u32) -> Option<BucketId> {
+        set.iter().find(|id| {
+            self.0
+                .get(id.0)
+                .is_some_and(|(in_use, limit)| !has_room(*in_use, *limit, seats))
+        })
+    }
+
+    /// The widest demand that has room in a bucket.
+    pub(crate) fn room(&self, id: BucketId) -> u32 {
+        self.0
+            .get(id.0)
+            .map_or(u32::MAX, |(in_use, limit)| room(*in_use, *limit))
     }
 
     pub(crate) fn take(&mut self, set: &BucketSet, seats: u32) {
@@ -106,6 +115,14 @@ pub(crate) fn has_room(in_use: u64, limit: u32, seats: u32) -> bool {
     in_use == 0 || in_use.saturating_add(seats.into()) <= limit.into()
 }
 
+/// The widest demand that has room. Where nothing is taken, any.
+fn room(in_use: u64, limit: u32) -> u32 {
+    match in_use {
+        0 => u32::MAX,
+        used => u32::try_from(used).map_or(0, |used| limit.saturating_sub(used)),
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     pub(crate) key: BucketKey,
@@ -133,12 +150,9 @@ impl Bucket {
         has_room(self.in_use, self.seats, seats)
     }
 
-    /// The widest demand that has room now. An empty bucket takes any.
+    /// The widest demand that has room now.
     pub(crate) fn room(&self) -> u32 {
-        match self.in_use {
-            0 => u32::MAX,
-            used => u32::try_from(used).map_or(0, |used| self.seats.saturating_sub(used)),
-        }
+        room(self.in_use, self.seats)
     }
 
     /// When `seats` are expected to be free. Those whose service time is not known are taken to end at `unknown`.

@@ -61,8 +61,52 @@ impl Turn {
         serial: u64::MAX,
     };
 
+    /// No waiter's is earlier.
+    pub(crate) const FIRST: Turn = Turn {
+        seniority: 0,
+        tag: 0,
+        serial: 0,
+    };
+
+    /// The same turn when its holder left to one of its flow that asks for `now` seats instead of `before`.
+    #[must_use]
+    pub(crate) fn passed_on(self, before: u32, now: u32) -> Turn {
+        let paid = self.tag.saturating_sub(before.into());
+        Turn {
+            seniority: Turn::NO_SENIORITY,
+            tag: paid.saturating_add(now.into()),
+            serial: self.serial,
+        }
+    }
+
     fn is_senior(self) -> bool {
         self.seniority != Turn::NO_SENIORITY
+    }
+}
+
+/// The virtual time by which turns are given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock {
+    /// The highest tag that was served.
+    time: u64,
+    next_serial: u64,
+}
+
+impl Clock {
+    /// The turn of a flow whose first waiter is new and asks for so many seats.
+    pub(crate) fn new_turn(&mut self, seats: u32) -> Turn {
+        let serial = self.next_serial;
+        self.next_serial = serial.saturating_add(1);
+        Turn {
+            seniority: Turn::NO_SENIORITY,
+            tag: self.time.saturating_add(seats.into()),
+            serial,
+        }
+    }
+
+    /// Somebody is served whose turn this is.
+    pub(crate) fn serve(&mut self, turn: Turn) {
+        self.time = self.time.max(turn.tag);
     }
 }
 
@@ -136,8 +180,7 @@ pub(crate) struct FairQueue {
     stirred: Vec<BucketId>,
     /// Flows whose first waiter is new: they are parked, or started, when they are looked at.
     unparked: BTreeSet<(Turn, FlowId)>,
-    clock: u64,
-    next_serial: u64,
+    clock: Clock,
     next_seniority: u64,
 }
 
@@ -174,7 +217,7 @@ impl FairQueue {
         let flow = Flow {
             set,
             waiters: BTreeMap::from([(ticket, seats)]),
-            turn: self.turn_after(self.clock, seats),
+            turn: self.clock.new_turn(seats),
             parked_on: None,
             overtaken: [0; 4],
         };
@@ -211,8 +254,7 @@ impl FairQueue {
             self.forget(id);
             return;
         }
-        let paid = flow.turn.tag.saturating_sub(seats.into());
-        flow.turn.tag = paid.saturating_add(flow.first_seats().into());
+        flow.turn = flow.turn.passed_on(seats, flow.first_seats());
         self.unparked.insert((flow.turn, id));
     }
 
@@ -279,6 +321,21 @@ impl FairQueue {
         order.into_iter().map(|(_, ticket)| ticket).collect()
     }
 
+    /// The virtual time, to go on from in thought.
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Every flow, in no order: its buckets, its turn, and who waits in it, in order.
+    pub(crate) fn flows(
+        &self,
+    ) -> impl Iterator<Item = (BucketSet, Turn, impl Iterator<Item = (Ticket, u32)>)> {
+        self.flows.iter().map(|(_, flow)| {
+            let waiters = flow.waiters.iter().map(|(ticket, seats)| (*ticket, *seats));
+            (flow.set, flow.turn, waiters)
+        })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.flows.is_empty()
             && self.by_set.is_empty()
@@ -312,7 +369,7 @@ impl FairQueue {
         self.unpark(buckets, id);
         let turn = self.flows.get(id.0)?.turn;
         self.drop_seniority(buckets, id);
-        self.clock = self.clock.max(turn.tag);
+        self.clock.serve(turn);
         let flow = self.flows.get_mut(id.0)?;
         let (ticket, seats) = flow.waiters.pop_first()?;
         flow.overtaken = [0; 4];
@@ -321,21 +378,11 @@ impl FairQueue {
             self.forget(id);
         } else {
             let next = flow.first_seats();
-            let turn = self.turn_after(self.clock, next);
+            let turn = self.clock.new_turn(next);
             self.flows.get_mut(id.0)?.turn = turn;
             self.unparked.insert((turn, id));
         }
         Some(Ready { ticket, turn })
-    }
-
-    fn turn_after(&mut self, tag: u64, seats: u32) -> Turn {
-        let serial = self.next_serial;
-        self.next_serial = serial.saturating_add(1);
-        Turn {
-            seniority: Turn::NO_SENIORITY,
-            tag: tag.saturating_add(seats.into()),
-            serial,
-        }
     }
 
     fn flow_of(&self, set: &BucketSet) -> Option<(FlowId, &Flow)> {

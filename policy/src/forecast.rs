@@ -3,7 +3,8 @@
 //! A clone of one repository lasts much like the last one of it, and nothing like one of another, so times are learned
 //! per repository and shape. The table is bounded and forgets what was not taught for longest: names of repositories
 //! come from clients. A moving average was preferred to quantiles because it is one number that follows a server that
-//! gets slower, and what it is used for (spacing out clients that come back) asks for the mean.
+//! gets slower, and what it is used for (when seats come free) asks for the mean. Two things make the past count less:
+//! each new observation, and age, for what a repository was like yesterday says little of today.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,18 +12,42 @@ use std::{
     time::Duration,
 };
 
+use crate::units::Moment;
+
 /// Enough for the repositories a CI fleet hammers; at about 200 bytes each the table stays well below 1 MiB.
 const MAX_ENTRIES: usize = 1024;
 
-/// The weight of the newest observation is 1/4: after five clones three quarters of the average are from those.
-const NEWEST: u32 = 4;
+/// The weight of one observation.
+const ONE: u32 = 16;
+
+/// The past never weighs more than seven observations: after ten more, three quarters of the average are from those.
+const MOST: u32 = 7 * ONE;
+
+/// After each of these the past weighs half as much.
+const HALF_LIFE: Duration = Duration::from_secs(3600);
 
 type Subject = (Arc<str>, &'static str);
 
 #[derive(Clone, Debug)]
 struct Learned {
     mean: Duration,
+    weight: u32,
+    at: Moment,
+    /// Which lesson was the last.
     taught: u64,
+}
+
+impl Learned {
+    fn learn(&mut self, took: Duration, now: Moment) {
+        let age = now.saturating_since(self.at).as_secs() / HALF_LIFE.as_secs();
+        let halvings = u32::try_from(age).unwrap_or(u32::MAX);
+        let past = self.weight.checked_shr(halvings).unwrap_or(0).min(MOST);
+        let sum = self.mean.saturating_mul(past);
+        let sum = sum.saturating_add(took.saturating_mul(ONE));
+        self.weight = past.saturating_add(ONE);
+        self.mean = sum.checked_div(self.weight).unwrap_or(took);
+        self.at = now;
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -41,18 +66,25 @@ impl Forecast {
     }
 
     /// Notes that a demand of this repository and shape was served in `took`; whether that was the first.
-    pub(crate) fn learn(&mut self, repo: &Arc<str>, shape: &'static str, took: Duration) -> bool {
+    pub(crate) fn learn(
+        &mut self,
+        repo: &Arc<str>,
+        shape: &'static str,
+        took: Duration,
+        now: Moment,
+    ) -> bool {
         let subject = (repo.clone(), shape);
         self.lessons = self.lessons.saturating_add(1);
         let mut first = false;
         if let Some(learned) = self.learned.get_mut(&subject) {
+            learned.learn(took, now);
             self.by_age.remove(&learned.taught);
             learned.taught = self.lessons;
-            let old = learned.mean.saturating_sub(learned.mean / NEWEST);
-            learned.mean = old.saturating_add(took / NEWEST);
         } else {
             let learned = Learned {
                 mean: took,
+                weight: ONE,
+                at: now,
                 taught: self.lessons,
             };
             self.learned.insert(subject.clone(), learned);
@@ -72,25 +104,64 @@ impl Forecast {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_average_follows_a_server_that_gets_slower() {
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// What is known after these observations: when, and how long each took.
+    fn after(lessons: impl IntoIterator<Item = (u64, u64)>) -> Duration {
         let mut forecast = Forecast::default();
         let repo: Arc<str> = "java".into();
         assert_eq!(forecast.service_time(&repo, "clone"), None);
-        forecast.learn(&repo, "clone", Duration::from_secs(100));
-        assert_eq!(
-            forecast.service_time(&repo, "clone"),
-            Some(Duration::from_secs(100))
-        );
-        assert_eq!(forecast.service_time(&repo, "shallow"), None);
-        for _ in 0..20 {
-            forecast.learn(&repo, "clone", Duration::from_secs(400));
+        for (at, took) in lessons {
+            forecast.learn(&repo, "clone", seconds(took), Moment(seconds(at)));
         }
-        let mean = forecast.service_time(&repo, "clone").unwrap();
-        assert!(
-            mean > Duration::from_secs(395) && mean < Duration::from_secs(400),
-            "{mean:?}"
+        assert_eq!(forecast.service_time(&repo, "shallow"), None);
+        forecast.service_time(&repo, "clone").unwrap()
+    }
+
+    #[test]
+    fn the_first_observations_count_alike() {
+        assert_eq!(after([(0, 100)]), seconds(100));
+        assert_eq!(after([(0, 100), (1, 200)]), seconds(150));
+        assert_eq!(after([(0, 100), (1, 200), (2, 600)]), seconds(300));
+    }
+
+    #[test]
+    fn the_average_follows_a_server_that_gets_slower() {
+        let hundred_then = |slow: u64| {
+            after(
+                (0..100)
+                    .map(|n| (n, 100))
+                    .chain((0..slow).map(|n| (100 + n, 400))),
+            )
+        };
+        let within = |mean: Duration, from, to| {
+            assert!((seconds(from)..seconds(to)).contains(&mean), "{mean:?}");
+        };
+        within(hundred_then(1), 137, 138);
+        within(hundred_then(10), 320, 325);
+        within(hundred_then(40), 398, 400);
+    }
+
+    #[test]
+    fn what_was_learned_long_ago_counts_less() {
+        let many = || (0..100).map(|_| (0, 100));
+        let next = |at| after(many().chain([(at, 400)])).as_millis();
+        assert_eq!(next(3599), 137_500, "one in eight");
+        assert_eq!(
+            next(3600),
+            160_000,
+            "one in five: the past weighs as much as four"
         );
+        assert_eq!(next(7200), 200_000, "one in three: as much as two");
+        assert_eq!(next(24 * 3600), 400_000, "yesterday is forgotten");
+    }
+
+    #[test]
+    fn no_time_is_too_long() {
+        let forever = u64::MAX;
+        assert!(after([(0, forever), (1, forever), (forever, forever)]) > seconds(1 << 32));
     }
 
     #[test]
@@ -98,10 +169,10 @@ mod tests {
         let mut forecast = Forecast::default();
         let name = |n: usize| -> Arc<str> { format!("r{n}").into() };
         for n in 0..MAX_ENTRIES {
-            forecast.learn(&name(n), "clone", Duration::from_secs(1));
+            forecast.learn(&name(n), "clone", seconds(1), Moment::default());
         }
-        forecast.learn(&name(0), "clone", Duration::from_secs(1));
-        forecast.learn(&name(MAX_ENTRIES), "clone", Duration::from_secs(1));
+        forecast.learn(&name(0), "clone", seconds(1), Moment::default());
+        forecast.learn(&name(MAX_ENTRIES), "clone", seconds(1), Moment::default());
         assert_eq!(forecast.learned.len(), MAX_ENTRIES);
         assert_eq!(forecast.by_age.len(), MAX_ENTRIES);
         assert!(forecast.service_time(&name(0), "clone").is_some());

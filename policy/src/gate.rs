@@ -1,15 +1,17 @@
 //! The gate: what happens to a demand from its arrival to its end.
 
 mod budgets;
+mod foresight;
 mod shadow;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     num::NonZeroU32,
     sync::Arc,
     time::Duration,
 };
 
+use self::foresight::Foresight;
 use crate::{
     adaptive::{Adaptive, Readings},
     buckets::{Bucket, BucketId, BucketSet, Buckets, Occupancy},
@@ -17,7 +19,7 @@ use crate::{
     fair_queue::{FairQueue, Turn},
     forecast::Forecast,
     last_hour::Refusals,
-    outlook::{self, Outlook},
+    outlook::LOOKED_AT,
     quota::Budgets,
     refusal::{Refusal, RefusalWhy},
     return_slots::{Range, ReturnSlots},
@@ -89,6 +91,8 @@ struct Waiter {
     set: BucketSet,
     since: Moment,
     deadline: Moment,
+    /// When it was expected to start as it arrived, if that was known.
+    foretold: Option<Moment>,
 }
 
 /// Decides who runs, who waits and who is refused.
@@ -132,6 +136,7 @@ pub struct Gate {
     events: VecDeque<Event>,
     forecast: Forecast,
     adaptive: Adaptive,
+    foresight: Foresight,
     slots: ReturnSlots,
     refusals: Refusals,
     budgets: Budgets,
@@ -155,6 +160,7 @@ impl Gate {
             events: VecDeque::new(),
             forecast: Forecast::default(),
             adaptive: Adaptive::default(),
+            foresight: Foresight::default(),
             slots: ReturnSlots::default(),
             refusals: Refusals::default(),
             shadow: Shadow::default(),
@@ -195,14 +201,16 @@ impl Gate {
         }
         let set = self.buckets.find_or_make(self.settings.buckets_of(&demand));
         let blockers = self.queue.blockers(&self.buckets, &set, demand.seats);
-        let may = self.may_run(&set, &blockers, patience);
+        let may = match self.may_run(&set, &blockers, patience) {
+            May::Wait(_) => self.can_wait(set, demand.seats, patience),
+            may => may,
+        };
         let offer = match may {
             May::Run => Offer::Running(self.start_newcomer(demand, set)),
-            May::Wait => Offer::Waiting(self.enqueue(demand, set, patience)),
-            May::Not(why) => {
-                let refusal = self.refusal(&demand, &blockers, why);
-                self.count_refusal(&refusal);
-                Offer::Refused(refusal)
+            May::Wait(start) => Offer::Waiting(self.enqueue(demand, set, patience, start)),
+            May::Not(why) => Offer::Refused(self.refuse(&demand, &blockers, why, None)),
+            May::NotInTime(start) => {
+                Offer::Refused(self.refuse(&demand, &blockers, RefusalWhy::Forecast, Some(start)))
             }
         };
         self.settle();
@@ -215,6 +223,7 @@ impl Gate {
         self.tell_time(now);
         let watched = self.shadow.ended(ticket, ended);
         let set = if let Some(running) = self.running.remove(&ticket) {
+            self.foresight = Foresight::default();
             self.buckets.give_back(&running.occupies);
             self.queue.stir_all(&running.occupies.set);
             self.budgets.ended(ticket, ended);
@@ -260,6 +269,10 @@ impl Gate {
 
     /// These limits have other seats from now on.
     fn resize(&mut self, limits: &[(Arc<str>, NonZeroU32)]) {
+        if limits.is_empty() {
+            return;
+        }
+        self.foresight = Foresight::default();
         for (name, seats) in limits {
             for id in self.buckets.resize(name, *seats) {
                 self.queue.resized(&self.buckets, id);
@@ -307,6 +320,7 @@ impl Gate {
         self.adaptive
             .carry_over(&self.settings.limits, &mut settings.limits);
         self.settings = settings;
+        self.foresight = Foresight::default();
         self.watch();
         self.buckets = Buckets::default();
         self.queue = FairQueue::default();
@@ -455,21 +469,21 @@ impl Gate {
             .into_iter()
             .filter_map(|ticket| Some((ticket, self.waiting.get(&ticket)?)))
             .collect();
-        let starts = self.expected_starts(waiters.iter().map(|(_, waiter)| *waiter), now);
-        let starts = starts.into_iter().chain(std::iter::repeat(None));
-        let views = (1..).zip(waiters).zip(starts);
+        let firsts = waiters.iter().take(LOOKED_AT);
+        let firsts: HashSet<_> = firsts.map(|(ticket, _)| *ticket).collect();
+        let play = self.foresee(now, |ticket| firsts.contains(&ticket));
+        let starts = play.play().starts();
+        let views = (1..).zip(waiters);
         views
-            .map(
-                |((position, (ticket, waiter)), expected_start)| WaitingView {
-                    ticket,
-                    demand: waiter.demand.clone(),
-                    since: waiter.since,
-                    position,
-                    deadline: waiter.deadline,
-                    expected_start,
-                    waits_for: self.waits_for(waiter),
-                },
-            )
+            .map(|(position, (ticket, waiter))| WaitingView {
+                ticket,
+                demand: waiter.demand.clone(),
+                since: waiter.since,
+                position,
+                deadline: waiter.deadline,
+                expected_start: starts.get(&ticket).copied(),
+                waits_for: self.waits_for(waiter),
+            })
             .collect()
     }
 
@@ -479,27 +493,6 @@ impl Gate {
             .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
         let buckets = blockers.into_iter().filter_map(|id| self.buckets.get(id));
         buckets.map(|bucket| bucket.key.limit.clone()).collect()
-    }
-
-    /// For the first of these waiters, in the order in which they are expected to start.
-    fn expected_starts<'a>(
-        &self,
-        waiters: impl Iterator<Item = &'a Waiter>,
-        now: Moment,
-    ) -> Vec<Option<Moment>> {
-        let waiters = waiters.take(outlook::LOOKED_AT);
-        let waiters: Vec<_> = waiters
-            .map(|waiter| outlook::Waiter {
-                set: waiter.set,
-                seats: waiter.demand.seats,
-                deadline: waiter.deadline,
-                service: self
-                    .forecast
-                    .service_time(&waiter.demand.repo, waiter.demand.shape),
-            })
-            .collect();
-        let running = self.running.values().map(|running| &running.occupies);
-        Outlook::new(self.buckets.taken(), running, now).starts(&waiters)
     }
 
     fn tell_time(&mut self, now: Moment) {
@@ -521,7 +514,7 @@ impl Gate {
         {
             May::Not(RefusalWhy::QueueFull)
         } else {
-            May::Wait
+            May::Wait(None)
         }
     }
 
@@ -552,12 +545,20 @@ impl Gate {
             since: self.now,
             service: self.forecast.service_time(&demand.repo, demand.shape),
         };
+        self.foresight = Foresight::default();
         self.buckets.take(&occupies);
         self.running.insert(ticket, Running { demand, occupies });
         self.queue.admitted(&mut self.buckets, &set, turn);
     }
 
-    fn enqueue(&mut self, demand: Demand, set: BucketSet, patience: Duration) -> Ticket {
+    fn enqueue(
+        &mut self,
+        demand: Demand,
+        set: BucketSet,
+        patience: Duration,
+        foretold: Option<Moment>,
+    ) -> Ticket {
+        self.foresight = Foresight::default();
         let ticket = self.open_tab(&demand);
         let deadline = self.now.saturating_add(patience);
         self.queue
@@ -568,6 +569,7 @@ impl Gate {
             set,
             since: self.now,
             deadline,
+            foretold,
         };
         self.waiting.insert(ticket, waiter);
         ticket
@@ -592,6 +594,7 @@ impl Gate {
 
     fn take_waiter(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiting.remove(&ticket)?;
+        self.foresight = Foresight::default();
         self.deadlines.remove(&(waiter.deadline, ticket));
         self.queue.leave(&mut self.buckets, &waiter.set, ticket);
         self.budgets.close(ticket, self.now);
@@ -605,10 +608,21 @@ impl Gate {
             .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
         let waiter = self.take_waiter(ticket)?;
         self.shadow.never_runs(ticket);
-        let refusal = self.refusal(&waiter.demand, &blockers, why);
-        self.count_refusal(&refusal);
+        let refusal = self.refuse(&waiter.demand, &blockers, why, None);
         self.events.push_back(Event::Refused(ticket, refusal));
         Some(waiter.set)
+    }
+
+    fn refuse(
+        &mut self,
+        demand: &Demand,
+        blockers: &[BucketId],
+        why: RefusalWhy,
+        start: Option<Moment>,
+    ) -> Refusal {
+        let refusal = self.refusal(demand, blockers, why, start);
+        self.count_refusal(&refusal);
+        refusal
     }
 
     fn count_refusal(&mut self, refusal: &Refusal) {
@@ -619,7 +633,7 @@ impl Gate {
     fn learn(&mut self, ended: &Running) {
         let Demand { repo, shape, .. } = &ended.demand;
         let took = self.now.saturating_since(ended.occupies.since);
-        if !self.forecast.learn(repo, shape, took) {
+        if !self.forecast.learn(repo, shape, took, self.now) {
             return;
         }
         // The first lesson of its kind is also the first estimate for those of its kind that run.
@@ -635,7 +649,14 @@ impl Gate {
         }
     }
 
-    fn refusal(&mut self, demand: &Demand, blockers: &[BucketId], why: RefusalWhy) -> Refusal {
+    /// `start`: when the demand could run, if that is known; else it is estimated for each of the blockers.
+    fn refusal(
+        &mut self,
+        demand: &Demand,
+        blockers: &[BucketId],
+        why: RefusalWhy,
+        start: Option<Moment>,
+    ) -> Refusal {
         let narrowest = blockers.first().and_then(|id| self.buckets.get(*id));
         let shown = narrowest.filter(|_| why != RefusalWhy::Draining);
         Refusal {
@@ -645,7 +666,7 @@ impl Gate {
             waiting: shown.map_or(0, |bucket| bucket.waiting),
             retry_after: match why {
                 RefusalWhy::Draining => Range::of(&self.settings.retry_after).least(),
-                _ => self.return_time(demand, blockers),
+                _ => self.return_time(demand, blockers, start),
             },
             why,
         }
@@ -653,13 +674,19 @@ impl Gate {
 
     /// When to come back: at this client's turn in the bucket in which that is last, of equals the narrowest. Only there
     /// is the turn taken; in the others it would keep those away who wait for nothing else.
-    fn return_time(&mut self, demand: &Demand, blockers: &[BucketId]) -> Duration {
+    fn return_time(
+        &mut self,
+        demand: &Demand,
+        blockers: &[BucketId],
+        start: Option<Moment>,
+    ) -> Duration {
         let range = Range::of(&self.settings.retry_after);
         let turns = blockers.iter().rev().filter_map(|id| {
             let bucket = self.buckets.get(*id)?;
             let (room, turn_length) = self.expect(bucket, demand);
             Some((
-                self.slots.turn(&bucket.key, room, self.now),
+                self.slots
+                    .turn(&bucket.key, start.unwrap_or(room), self.now),
                 turn_length,
                 &bucket.key,
             ))
@@ -693,8 +720,11 @@ impl Gate {
 
 enum May {
     Run,
-    Wait,
+    /// Until then, if that is known.
+    Wait(Option<Moment>),
     Not(RefusalWhy),
+    /// It could start then, but does not wait for that long.
+    NotInTime(Moment),
 }
 
 impl Settings {

@@ -64,6 +64,9 @@ impl fmt::Display for Refusal {
                 match why {
                     RefusalWhy::QueueFull => write!(f, "the queue of the limit {limit} is full")?,
                     RefusalWhy::Timeout => write!(f, "the limit {limit} had no room in time")?,
+                    RefusalWhy::Forecast => {
+                        write!(f, "the limit {limit} will have no room in time")?
+                    }
                     _ if self.running < self.seats => {
                         write!(f, "the limit {limit} has no room for this")?
                     }
@@ -117,6 +120,11 @@ mod tests {
         assert_eq!(
             refusal(RefusalWhy::Timeout).to_string(),
             "packgate: the limit each-repo had no room in time (2 of 2 seats in use, 5 waiting); \
+             please try again in 42 seconds."
+        );
+        assert_eq!(
+            refusal(RefusalWhy::Forecast).to_string(),
+            "packgate: the limit each-repo will have no room in time (2 of 2 seats in use, 5 waiting); \
              please try again in 42 seconds."
         );
     }

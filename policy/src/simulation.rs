@@ -80,10 +80,6 @@ pub fn simulate(settings: Settings, arrivals: &[Arrival]) -> Report {
     run.tally.report(run.now)
 }
 
-/// So many waiters are asked when they will start, evenly among those who wait: the gate's answer takes the time of
-/// looking at everybody who runs and waits.
-const ASKED: usize = 1024;
-
 /// Somebody who waits in the gate.
 struct Waiter<'a> {
     arrival: &'a Arrival,
@@ -106,9 +102,6 @@ struct Run<'a> {
     ends: BinaryHeap<Reverse<(Moment, Ticket)>>,
     running: HashMap<Ticket, Runner<'a>>,
     waiting: HashMap<Ticket, Waiter<'a>>,
-    /// How many waiters come for one that is asked, and how many came.
-    ask_every: usize,
-    waiters: usize,
     now: Moment,
     tally: Tally,
 }
@@ -128,8 +121,6 @@ impl<'a> Run<'a> {
             ends: BinaryHeap::new(),
             running: HashMap::new(),
             waiting: HashMap::new(),
-            ask_every: arrivals.len() / ASKED + 1,
-            waiters: 0,
             now: start,
             tally: Tally::new(start),
         }
@@ -199,24 +190,13 @@ impl<'a> Run<'a> {
     }
 
     fn wait(&mut self, arrival: &'a Arrival, ticket: Ticket) {
-        let asked = self.waiters.is_multiple_of(self.ask_every);
-        self.waiters = self.waiters.saturating_add(1);
         let waiter = Waiter {
             arrival,
             since: self.now,
-            told: asked.then(|| self.expected_start(ticket)).flatten(),
+            told: self.gate.foretold(ticket),
         };
         self.waiting.insert(ticket, waiter);
         self.tally.waits(1);
-    }
-
-    /// When this waiter should start, as the gate says. The only place that asks for forecasts.
-    fn expected_start(&self, ticket: Ticket) -> Option<Moment> {
-        let waiting = self.gate.snapshot(self.now).waiting;
-        waiting
-            .iter()
-            .find(|waiter| waiter.ticket == ticket)?
-            .expected_start
     }
 
     fn refuse(&mut self, refusal: &Refusal) {

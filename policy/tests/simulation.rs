@@ -346,6 +346,9 @@ impl World {
                 assert_eq!(self.settings.mode, Mode::Enforce);
                 match refusal.why {
                     RefusalWhy::Full => assert!(self.settings.queue.timeout.is_zero()),
+                    RefusalWhy::Forecast => {
+                        assert!(!could_run && !self.settings.queue.timeout.is_zero());
+                    }
                     RefusalWhy::QueueFull => {
                         let flow = self.flow(&wanted);
                         let of_flow = self

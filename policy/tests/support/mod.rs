@@ -26,6 +26,25 @@ impl Random {
         self.next() % bound
     }
 
+    /// A number from 0 to 1, neither included.
+    fn fraction(&mut self) -> f64 {
+        (self.below(1 << 52) as f64 + 0.5) / (1_u64 << 52) as f64
+    }
+
+    /// Exponentially distributed: the gap between independent arrivals.
+    pub fn gap(&mut self, mean: f64) -> f64 {
+        -mean * self.fraction().ln()
+    }
+
+    /// Log-normally distributed, as service times are: mostly near the mean, some much longer. `spread` is the standard
+    /// deviation as a part of the mean.
+    pub fn service(&mut self, mean: f64, spread: f64) -> f64 {
+        let variance = (1.0 + spread * spread).ln();
+        let normal =
+            (-2.0 * self.fraction().ln()).sqrt() * (std::f64::consts::TAU * self.fraction()).cos();
+        mean * (variance.sqrt() * normal - variance / 2.0).exp()
+    }
+
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
