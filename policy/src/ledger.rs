@@ -251,6 +251,12 @@ mod tests {
         assert_eq!(ledger.available(&key, at(1065)), 100.0);
         assert_eq!(ledger.available(&key, at(9000)), 100.0);
         assert_eq!(ledger.available(&repo(1), at(1000)), 100.0);
+        ledger.charge(&key, 10.0, at(9000));
+        assert_eq!(
+            ledger.available(&key, at(9000)),
+            90.0,
+            "no more was saved up"
+        );
     }
 
     #[test]

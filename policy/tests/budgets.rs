@@ -433,8 +433,8 @@ fn new_settings_keep_balances_by_name_and_holds_by_ticket() {
     };
     let mut gate = Gate::new(budgets([plenty.clone()]));
     let running = runs(&mut gate, demand("r", None), 0);
-    costs(&mut gate, demand("s", None), 300, 0);
-    assert_eq!(left(&gate, "egress", 0), 690.0);
+    costs(&mut gate, demand("s", None), 700, 0);
+    assert_eq!(left(&gate, "egress", 0), 290.0);
 
     // Another place in the list, another burst, another price.
     let other = quota("other", Per::Global, Resource::Requests, 1.0, 10.0);
@@ -443,10 +443,10 @@ fn new_settings_keep_balances_by_name_and_holds_by_ticket() {
         ..priced(25.0, egress())
     };
     gate.reconfigure(budgets([other, smaller]), at(0));
-    assert_eq!(left(&gate, "egress", 0), 475.0);
+    assert_eq!(left(&gate, "egress", 0), 275.0);
     assert_eq!(left(&gate, "other", 0), 9.0, "one runs");
     ends(&mut gate, running, bytes(100), 0);
-    assert_eq!(left(&gate, "egress", 0), 400.0);
+    assert_eq!(left(&gate, "egress", 0), 200.0);
 
     // What is counted in something else begins anew.
     let requests = quota("egress", Per::Global, Resource::Requests, 1.0, 10.0);
