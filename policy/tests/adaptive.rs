@@ -341,3 +341,41 @@ fn a_demand_wider_than_a_limit_runs_alone_and_keeps_it_from_nothing() {
     assert!(told(&mut gate, Reading::Pressed, 1));
     assert_eq!(gate.limits()[0].seats, 2);
 }
+
+/// What is kept for somebody who was overtaken often is let go when another limit, lowered, keeps him away anyhow.
+#[test]
+fn a_lowered_limit_lets_go_what_was_reserved_for_who_has_no_room_in_it_now() {
+    let mut each = adapting(4, 4);
+    each.name = "each".into();
+    each.per = Per::Repo;
+    let mut settings = Settings {
+        limits: vec![limit("all", Per::Global, 4), each],
+        ..Settings::default()
+    };
+    settings.queue.timeout = Duration::from_secs(1000);
+    let mut gate = Gate::new(settings);
+    let run = |gate: &mut Gate, repo: &str| match gate.offer(demand(repo, None), at(0)) {
+        Offer::Running(ticket) => ticket,
+        other => panic!("{other:?}"),
+    };
+    let end = |gate: &mut Gate, ticket| assert!(gate.release(ticket, Ended::Served, at(1)));
+    run(&mut gate, "java");
+    run(&mut gate, "x");
+    let mut wide = demand("java", None);
+    wide.seats = 3;
+    assert!(matches!(gate.offer(wide, at(0)), Offer::Waiting(_)));
+    // Four pass it, as many as there are seats: from now on seats are kept for it.
+    let first = run(&mut gate, "y1");
+    let second = run(&mut gate, "y2");
+    end(&mut gate, first);
+    let third = run(&mut gate, "y3");
+    end(&mut gate, second);
+    run(&mut gate, "y4");
+    let Offer::Waiting(other) = gate.offer(demand("z", None), at(1)) else {
+        panic!("all four seats are taken");
+    };
+    end(&mut gate, third);
+    assert!(gate.next_event().is_none(), "the seat is kept");
+    assert!(told(&mut gate, Reading::Pressed, 2));
+    assert!(matches!(gate.next_event(), Some(Event::Admitted(ticket)) if ticket == other));
+}

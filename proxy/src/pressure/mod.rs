@@ -23,6 +23,7 @@ use packgate_policy::{Moment, Reading, Readings};
 use crate::{
     app::Shared,
     config::{Adaptive, Band, Watched},
+    request::admit::Floor,
     telemetry::metrics::Signal,
 };
 pub use first_byte::Awaited;
@@ -68,24 +69,22 @@ struct Meters {
 
 impl Meters {
     /// The processor, and the memory; those that are watched.
-    async fn read(
-        &mut self,
-        adaptive: &Adaptive,
-        now: impl Fn() -> Moment,
-    ) -> Vec<(Signal, Band, Told)> {
+    async fn read(&mut self, adaptive: &Adaptive, floor: &Arc<Floor>) -> Vec<(Signal, Band, Told)> {
         let (cpu, memory) = (adaptive.cpu.clone(), adaptive.memory.clone());
+        let floor = floor.clone();
         let look = move || {
             let cpu = cpu.map(|watched| (cpu::look(&watched.scope), watched));
             let memory = memory.map(|watched| (memory::look(&watched.scope), watched));
-            (cpu, memory)
+            (cpu, memory, floor.now())
         };
         // The kernel may have to add up much for these, and whoever mounts something strange there shall stop nobody.
-        let Ok((cpu, memory)) = tokio::task::spawn_blocking(look).await else {
-            return Vec::new();
+        let Ok((cpu, memory, now)) = tokio::task::spawn_blocking(look).await else {
+            // The process ends.
+            return std::future::pending().await;
         };
         let mut told = Vec::new();
         if let Some((text, Watched { band, .. })) = cpu {
-            told.push((Signal::Cpu, band, self.cpu.read(&text, now())));
+            told.push((Signal::Cpu, band, self.cpu.read(&text, now)));
         }
         if let Some((text, Watched { band, .. })) = memory {
             told.push((Signal::Memory, band, memory::share(&text).map(Some)));
@@ -107,7 +106,7 @@ pub async fn adapt_limits(shared: Arc<Shared>) {
             tokio::time::sleep(SECOND).await;
             continue;
         };
-        let mut told = meters.read(adaptive, || shared.floor.now()).await;
+        let mut told = meters.read(adaptive, &shared.floor).await;
         if let Some(band) = adaptive.first_byte {
             let now = shared.floor.now();
             let ratio = shared.pressure.lock().first_bytes.ratio(moved, now);
@@ -138,7 +137,7 @@ pub async fn follow_load(shared: Arc<Shared>) {
     loop {
         let load = match &shared.config().adaptive {
             None => None,
-            Some(adaptive) => load(&meters.read(adaptive, || shared.floor.now()).await),
+            Some(adaptive) => load(&meters.read(adaptive, &shared.floor).await),
         };
         shared.floor.scale_budgets(load);
         tokio::time::sleep(SECOND).await;
