@@ -9,8 +9,9 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Connection, Git, Latch, NginxGit, Origin, Packgate, Request, Response,
+    Connection, Git, H2, Latch, NginxGit, Origin, Packgate, Request, Response,
     git::Done,
+    h2::{Event, WIDE},
     http::Framing,
     pkt::{self, Kind},
     process::find_command,
@@ -193,6 +194,23 @@ fn an_answer_that_has_begun_and_says_nothing_yet_ends_with_the_err_line() {
         let body = refused_behind_an_answer(&headers, begun);
         assert!(body.is_err(), "{headers}: {body:?}");
     }
+}
+
+#[test]
+fn by_http_2_an_answer_that_has_begun_ends_with_the_err_line_too() {
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n";
+    let (packgate, _running) = full(&hasty(format!("{head}Content-Type: {RESULT}\r\n\r\n")));
+    // Without a length 48 KiB are held, and three frames of 16 KiB fill them. All of it fits what may be sent unasked.
+    let body = Kind::CloneV2.body(60_000);
+    let mut client = H2::open(packgate.addr(), WIDE);
+    let (stream, head, frames) = client.upload_pack_parts("r", &body);
+    let (most, end) = frames.split_at(3 * (9 + 16 * 1024));
+    client.write(&[&head, most].concat()).unwrap();
+    assert_eq!(client.event().unwrap(), (stream, Event::Head(Some(200))));
+    client.write(end).unwrap();
+    let body = client.bodies(&[stream]).remove(&stream);
+    assert_eq!(body, Some(Ok(line().into_bytes())));
+    assert_eq!(packgate.until_logged(1)[0]["decision"], "refused");
 }
 
 /// A full gate in git's style before real git, and the clone that keeps its seat.

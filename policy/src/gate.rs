@@ -238,6 +238,9 @@ impl Gate {
         };
         self.settle();
         self.buckets.forget_unused(&set);
+        if self.running.is_empty() {
+            self.foresight = Foresight::default();
+        }
         true
     }
 

@@ -179,12 +179,13 @@ pub(crate) struct Play {
     flows: Vec<Flow>,
     waiters: Vec<Waiter>,
     unparked: BTreeSet<(Turn, usize)>,
-    parked: BTreeSet<(BucketId, Turn, usize)>,
+    /// By bucket, and by the seats their first ones ask for: those who need four are not looked at for room for two.
+    parked: BTreeSet<(BucketId, u32, Turn, usize)>,
     /// By time; of equals in the order of arrival. The last is a place in `foreseen`.
     coming: BinaryHeap<Reverse<(Moment, Ticket, usize)>>,
     foreseen: Vec<Coming>,
     outlook: Outlook,
-    /// Whether it is known of everybody how long he lasts.
+    /// Whether it is known how long everybody lasts.
     pub(crate) is_certain: bool,
 }
 
@@ -274,19 +275,22 @@ impl Play {
     }
 
     fn next_candidate(&self, freed: &BucketSet) -> Option<usize> {
-        let parked = freed.iter().filter_map(|on| {
-            let room = self.taken.room(on);
-            if room == 0 {
-                return None;
-            }
-            let here = self.parked.range((on, Turn::FIRST, 0)..);
-            let mut here = here.take_while(|(other, ..)| *other == on);
-            let fits =
-                |(_, _, flow): &&_| self.first(*flow).is_some_and(|first| first.seats <= room);
-            here.find(fits).map(|(_, turn, flow)| (*turn, *flow))
-        });
+        let parked = freed.iter().filter_map(|on| self.first_parked(on));
         let first = parked.chain(self.unparked.first().copied()).min();
         first.map(|(_, flow)| flow)
+    }
+
+    /// Whose turn it is of those parked on a bucket that has room for them.
+    fn first_parked(&self, on: BucketId) -> Option<(Turn, usize)> {
+        let room = self.taken.room(on);
+        let mut seats = 1;
+        let firsts = std::iter::from_fn(|| {
+            let mut here = self.parked.range((on, seats, Turn::FIRST, 0)..);
+            let (_, width, turn, flow) = *here.next().filter(|(bucket, ..)| *bucket == on)?;
+            seats = width.checked_add(1)?;
+            (width <= room).then_some((turn, flow))
+        });
+        firsts.min()
     }
 
     /// The first of a flow starts, leaves because its time is up, or is parked where it is blocked.
@@ -363,16 +367,18 @@ impl Play {
     }
 
     fn park(&mut self, id: usize, on: BucketId) {
+        let seats = self.first(id).map_or(0, |first| first.seats);
         if let Some(flow) = self.flows.get_mut(id) {
             flow.parked_on = Some(on);
-            self.parked.insert((on, flow.turn, id));
+            self.parked.insert((on, seats, flow.turn, id));
         }
     }
 
     fn unpark(&mut self, id: usize) {
+        let seats = self.first(id).map_or(0, |first| first.seats);
         if let Some(flow) = self.flows.get_mut(id) {
             match flow.parked_on.take() {
-                Some(on) => self.parked.remove(&(on, flow.turn, id)),
+                Some(on) => self.parked.remove(&(on, seats, flow.turn, id)),
                 None => self.unparked.remove(&(flow.turn, id)),
             };
         }

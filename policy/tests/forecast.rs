@@ -11,8 +11,8 @@ use std::{
 };
 
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Limit, Match, MatchSpec, Moment, Offer, Per, Queue, Refusal,
-    RefusalWhy, Settings, Ticket,
+    Demand, Ended, Event, Gate, Limit, Match, MatchSpec, Moment, Offer, Per, Refusal, RefusalWhy,
+    Settings, Ticket,
 };
 use serde::Deserialize;
 use support::Random;
@@ -70,6 +70,15 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
+fn settings(limits: Vec<Limit>, timeout: f64) -> Settings {
+    let mut settings = Settings {
+        limits,
+        ..Settings::default()
+    };
+    settings.queue.timeout = seconds(timeout);
+    settings
+}
+
 /// Who comes when, and how long it runs.
 #[derive(std::clone::Clone)]
 struct Clone {
@@ -96,12 +105,7 @@ impl Traffic {
                 ..Limit::new(&limit.name, per, limit.seats)
             }
         });
-        let mut settings = Settings {
-            limits: limits.collect(),
-            ..Settings::default()
-        };
-        settings.queue.timeout = seconds(self.timeout);
-        settings
+        settings(limits.collect(), self.timeout)
     }
 
     fn clones(&self, random: &mut Random) -> Vec<Clone> {
@@ -289,15 +293,14 @@ const WORLDS: u64 = 200;
 
 /// A few repositories whose clones always take the same, of which some are known from the start.
 fn steady_world(random: &mut Random, widths: u64) -> (Settings, Vec<Clone>) {
-    let mut settings = Settings::default();
     let mut limits = vec![
         support::limit("all", Per::Global, 1 + random.below(5) as u32),
         support::limit("repo", Per::Repo, 1 + random.below(3) as u32),
         support::limit("user", Per::User, 1 + random.below(3) as u32),
     ];
     limits.remove(random.below(4) as usize % 3);
-    settings.limits = limits;
-    settings.queue.timeout = seconds([20.0, 60.0, 300.0, 2000.0][random.below(4) as usize]);
+    let timeout = [20.0, 60.0, 300.0, 2000.0][random.below(4) as usize];
+    let settings = settings(limits, timeout);
     let services: Vec<f64> = (0..4)
         .map(|_| 5.0 + random.below(400_000) as f64 / 1e3)
         .collect();
@@ -378,9 +381,7 @@ fn where_clones_differ_in_width_it_is_seldom_wrong() {
 
 /// Clones of 400 s, waits of 60 s, two seats; ten clones, one after the other, and then 49 within two minutes.
 fn storm() -> (Settings, Vec<Clone>) {
-    let mut settings = Settings::default();
-    settings.limits = vec![support::limit("each-repo", Per::Repo, 2)];
-    settings.queue.timeout = seconds(60.0);
+    let settings = settings(vec![support::limit("each-repo", Per::Repo, 2)], 60.0);
     let clone = |at: f64| Clone {
         at: Moment(seconds(at)),
         demand: support::demand("squareup/java", None),
@@ -431,9 +432,7 @@ fn nobody_waits_for_a_minute_only_to_be_refused() {
 
 #[test]
 fn the_example_in_the_documentation_is_what_happens() {
-    let mut settings = Settings::default();
-    settings.limits = vec![support::limit("each-repo", Per::Repo, 2)];
-    settings.queue.timeout = seconds(60.0);
+    let settings = settings(vec![support::limit("each-repo", Per::Repo, 2)], 60.0);
     let clone = |at: f64| Clone {
         at: Moment(seconds(1000.0 + at)),
         demand: support::demand("squareup/java", None),
@@ -447,13 +446,7 @@ fn the_example_in_the_documentation_is_what_happens() {
         // With more time, it would wait until then.
         let came = (0..n).filter(|other| fates[*other].refused.is_none());
         let came: Vec<_> = came.chain([n]).map(|n| clones[n].clone()).collect();
-        let patient = Settings {
-            queue: Queue {
-                timeout: seconds(3600.0),
-                ..settings.queue.clone()
-            },
-            ..settings.clone()
-        };
+        let patient = self::settings(settings.limits.clone(), 3600.0);
         let patient = run(patient, &came, Ended::Served);
         let could_start = shown(patient.last().and_then(|fate| fate.foretold).unwrap());
         let so = match (&fate.refused, fate.started) {

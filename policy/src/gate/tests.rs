@@ -965,6 +965,24 @@ mod outlook {
     }
 
     #[test]
+    fn when_the_time_of_a_wide_one_is_up_the_narrow_one_behind_it_is_expected_to_start() {
+        let mut patient = settings([limit("all", Per::Global, 2)]);
+        patient.queue.timeout = Duration::from_secs(1000);
+        let mut gate = Gate::new(patient.clone());
+        teach(&mut gate, "a", 0, 400);
+        runs(&mut gate, clone_of("a"), 1000);
+        waits(&mut gate, wide(2, clone_of("a")), 1001);
+        patient.queue.timeout = Duration::from_secs(60);
+        gate.reconfigure(patient, at(1002));
+        let narrow = waits(&mut gate, clone_of("a"), 1010);
+        assert_eq!(gate.foretold(narrow), Some(at(1061)));
+        assert_eq!(starts(&gate, 1010), [None, Some(1061)]);
+        gate.advance(at(1061));
+        assert!(matches!(gate.next_event(), Some(Event::Refused(..))));
+        assert_eq!(admitted(&mut gate), [narrow]);
+    }
+
+    #[test]
     fn what_is_computed_is_bounded() {
         let most = crate::outlook::LOOKED_AT;
         let mut settings = settings([limit("all", Per::Global, 1)]);
