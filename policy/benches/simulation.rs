@@ -10,8 +10,9 @@ use packgate_policy::{
 
 const A_DAY: u64 = 24 * 3600;
 
-/// `requests` within a day: of four, one is a clone. A few repositories have most of them.
-fn traffic(requests: u64) -> Vec<Arrival> {
+/// `requests` within a day: of four, one is a clone, which runs for up to `longest` seconds. A few repositories have most of
+/// them.
+fn traffic(requests: u64, longest: u64) -> Vec<Arrival> {
     let names = |letter: char, count: u64| -> Vec<Arc<str>> {
         (0..count).map(|n| format!("{letter}{n}").into()).collect()
     };
@@ -32,7 +33,7 @@ fn traffic(requests: u64) -> Vec<Arrival> {
                 user_agent: None,
                 seats,
             },
-            service: Duration::from_millis(dice % 6000),
+            service: Duration::from_millis(dice % (longest * 1000)),
             ended: Ended::Served,
             spent: Spent::default(),
         }
@@ -50,28 +51,35 @@ fn clock() -> std::time::Instant {
 
 fn main() {
     let measured = std::env::args().any(|arg| arg == "--bench");
-    let arrivals = traffic(if measured { 1_000_000 } else { 1000 });
+    let requests = if measured { 1_000_000 } else { 1000 };
+    // Of eight seats seven tenths are busy, and the queue is mostly empty; or a little more than there are, and it is full all day.
+    for (day, longest) in [("a busy day", 4), ("an overloaded day", 6)] {
+        let arrivals = traffic(requests, longest);
+        for timeout in [0, 60] {
+            let start = clock();
+            let report = simulate(settings(timeout), &arrivals);
+            println!(
+                "{day}: {requests} requests, {} gated, {} refused, {timeout} s to wait: {:.2} s",
+                report.gated,
+                report.refusals(),
+                (clock() - start).as_secs_f64(),
+            );
+        }
+    }
+}
+
+fn settings(timeout: u64) -> Settings {
     let limits = [
         ("all", Per::Global, 8),
         ("each-repo", Per::Repo, 2),
         ("each-user", Per::User, 4),
     ];
-    for timeout in [0, 60] {
-        let mut settings = Settings {
-            limits: limits
-                .map(|(name, per, seats)| Limit::new(name, per, NonZeroU32::new(seats).unwrap()))
-                .into(),
-            ..Settings::default()
-        };
-        settings.queue.timeout = Duration::from_secs(timeout);
-        let start = clock();
-        let report = simulate(settings, &arrivals);
-        println!(
-            "{} requests, {} gated, {} refused, {timeout} s to wait: {:.2} s",
-            arrivals.len(),
-            report.gated,
-            report.refusals(),
-            (clock() - start).as_secs_f64(),
-        );
-    }
+    let limits =
+        limits.map(|(name, per, seats)| Limit::new(name, per, NonZeroU32::new(seats).unwrap()));
+    let mut settings = Settings {
+        limits: limits.into(),
+        ..Settings::default()
+    };
+    settings.queue.timeout = Duration::from_secs(timeout);
+    settings
 }

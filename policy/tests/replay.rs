@@ -6,9 +6,10 @@ mod support;
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use packgate_policy::{
-    Arrival, Ended, Level, Limit, Mode, Moment, Per, Queue, RefusalWhy, Settings, Spent, simulate,
+    Arrival, Demand, Ended, Level, Limit, Mode, Moment, Per, Queue, Quota, RefusalWhy, Resource,
+    Settings, Spent, Weigh, simulate,
 };
-use support::{Random, demand, limit};
+use support::{Random, demand, limit, quota};
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -84,7 +85,7 @@ fn who_comes_as_a_seat_comes_free_gets_it_and_so_does_who_would_be_refused_then(
 #[test]
 fn what_takes_no_seat_passes_and_is_counted() {
     let free = Arrival {
-        demand: packgate_policy::Demand {
+        demand: Demand {
             seats: 0,
             shape: "incremental",
             ..demand("a", None)
@@ -155,6 +156,63 @@ fn a_policy_that_only_watches_is_tried_as_if_it_held() {
     }
 }
 
+/// A clone of ten seconds that sends 150 bytes.
+fn costly(at: u64) -> Arrival {
+    Arrival {
+        spent: Spent {
+            bytes: 150,
+            ..Spent::default()
+        },
+        ..clone(at, "a", 10)
+    }
+}
+
+/// 1 byte a second, 100 at most. The first clone costs 150 and ends at 10 s: 50 in debt, which are paid at 60 s.
+#[test]
+fn budgets_are_charged_when_a_request_ends() {
+    let egress = quota("egress", Per::Global, Resource::Bytes, 1.0, 100.0);
+    let budget = |all_shapes| Settings {
+        quotas: vec![Quota {
+            all_shapes,
+            ..egress.clone()
+        }],
+        ..settings(Vec::new(), 0)
+    };
+    let report = simulate(budget(false), &[costly(0), costly(59), costly(61)]);
+    assert_eq!(report.refused, refused(RefusalWhy::Quota, 1));
+    assert_eq!((report.gated, report.waits.len()), (3, 2));
+
+    let seatless = |at| Arrival {
+        demand: Demand {
+            seats: 0,
+            shape: "incremental",
+            ..demand("a", None)
+        },
+        ..costly(at)
+    };
+    let fetches = [seatless(0), seatless(59), seatless(61)];
+    let metered = simulate(budget(true), &fetches);
+    assert_eq!((metered.passed, metered.gated), (2, 1));
+    assert_eq!(metered.refused, refused(RefusalWhy::Quota, 1));
+    assert_eq!((metered.most_seats, metered.seat_seconds), (0, 0.0));
+    let free = simulate(budget(false), &fetches);
+    assert_eq!((free.passed, free.gated), (3, 0));
+}
+
+#[test]
+fn seats_are_those_that_a_clone_is_weighed_to_take() {
+    let weighed = Settings {
+        weigh: Some(Weigh {
+            per: Resource::Bytes,
+            unit: 50.0,
+            max: NonZeroU32::new(8).unwrap(),
+        }),
+        ..settings(vec![limit("all", Per::Global, 8)], 0)
+    };
+    let report = simulate(weighed, &[costly(0), costly(20)]);
+    assert_eq!((report.most_seats, report.seat_seconds), (3, 40.0));
+}
+
 /// The incident of `scenarios/two_repositories_storm.yaml`, by the other way to play it.
 #[test]
 fn the_storm_of_two_repositories_goes_as_in_its_scenario() {
@@ -192,7 +250,7 @@ fn traffic(seed: u64) -> (Settings, Vec<Arrival>) {
         let ended = random.pick(&[Ended::Served, Ended::Served, Ended::ClientGone]);
         arrivals.push(Arrival {
             at: Moment(at),
-            demand: packgate_policy::Demand {
+            demand: Demand {
                 seats: random.below(4) as u32,
                 ..demand(repo, user)
             },

@@ -19,7 +19,7 @@ use std::{
 };
 
 use clap::{ArgGroup, Args};
-use packgate_policy::{Arrival, simulate};
+use packgate_policy::{Arrival, Resource, simulate};
 
 use super::{complain, exit, print};
 use crate::config::{self, Config, LoadError};
@@ -92,7 +92,7 @@ fn play(args: &SimulateArgs) -> Result<String, Failure> {
     // There always is one: of no value there is no `Vary`.
     let first = &policies[0].1;
     let (mut page, mut arrivals) = traffic(args, first)?;
-    page.push_str(&remarks(first));
+    page.push_str(&remarks(first, &arrivals));
     let mut rows = Vec::with_capacity(policies.len());
     for (value, config) in &policies {
         take_seats(&mut arrivals, config);
@@ -207,8 +207,8 @@ fn tell_broken(name: &str, broken: &Broken) {
     }
 }
 
-/// What of the policy cannot be tried.
-fn remarks(config: &Config) -> String {
+/// What of the policy cannot be tried on these.
+fn remarks(config: &Config, arrivals: &[Arrival]) -> String {
     let policy = &config.policy;
     let mut remarks = String::new();
     if policy.limits.is_empty() && policy.quotas.is_empty() {
@@ -217,7 +217,30 @@ fn remarks(config: &Config) -> String {
     if policy.limits.iter().any(|limit| limit.adapts.is_some()) {
         remarks.push_str("limits that adapt keep the seats they start with: the traffic does not tell the server's load\n");
     }
+    let untold = |resource: &Resource| !arrivals.iter().any(|arrival| tells(arrival, *resource));
+    for quota in policy.quotas.iter().filter(|quota| untold(&quota.resource)) {
+        let (name, resource) = (&quota.name, quota.resource.as_str());
+        remarks.push_str(&format!(
+            "the budget {name} is never charged: the traffic tells no {resource}\n"
+        ));
+    }
+    if let Some(weigh) = policy.weigh.filter(|weigh| untold(&weigh.per)) {
+        let resource = weigh.per.as_str();
+        remarks.push_str(&format!(
+            "no request is weighed: the traffic tells no {resource}\n"
+        ));
+    }
     remarks
+}
+
+/// Whether this is known of a request.
+fn tells(arrival: &Arrival, resource: Resource) -> bool {
+    match resource {
+        Resource::CpuSeconds => arrival.spent.cpu.is_some(),
+        Resource::MemorySeconds => arrival.spent.memory_seconds.is_some(),
+        Resource::Bytes => arrival.spent.bytes > 0,
+        Resource::Requests => true,
+    }
 }
 
 /// Gives each request the seats that its shape takes.
@@ -235,21 +258,54 @@ fn take_seats(arrivals: &mut [Arrival], config: &Config) {
 mod tests {
     use std::num::NonZeroU32;
 
-    use packgate_policy::SeatRange;
+    use packgate_policy::{SeatRange, Spent};
 
     use super::*;
 
+    fn policy(yaml: &str) -> Config {
+        Config::policy_from_yaml(yaml.as_bytes(), None).unwrap()
+    }
+
     #[test]
     fn what_cannot_be_tried_is_said() {
-        let yaml = b"limits: [{name: all, per: global, seats: 4}]";
-        let mut config = Config::policy_from_yaml(yaml, None).unwrap();
-        assert_eq!(remarks(&config), "");
+        let mut config = policy("limits: [{name: all, per: global, seats: 4}]");
+        assert_eq!(remarks(&config, &[]), "");
         config.policy.limits[0].adapts = Some(SeatRange {
             min: NonZeroU32::MIN,
             max: NonZeroU32::MAX,
         });
-        assert!(remarks(&config).starts_with("limits that adapt keep the seats they start with"));
+        assert!(remarks(&config, &[]).starts_with("limits that adapt keep the seats they start"));
         config.policy.limits.clear();
-        assert!(remarks(&config).starts_with("the policy has no limit"));
+        assert!(remarks(&config, &[]).starts_with("the policy has no limit"));
+    }
+
+    #[test]
+    fn a_cost_that_the_traffic_does_not_tell_is_named() {
+        let budgets = "\
+limits: [{name: all, per: global, seats: 4}]
+quotas:
+  - {name: cpu, per: repo, resource: cpu_seconds, rate: 100/1m, burst: 100}
+  - {name: memory, per: repo, resource: memory_seconds, rate: 100/1m, burst: 100}
+  - {name: egress, per: repo, resource: bytes, rate: 1GiB/1m, burst: 1GiB}
+  - {name: count, per: repo, resource: requests, rate: 100/1m, burst: 100}
+weigh: {per: cpu_seconds, unit: 60s, max: 4}
+";
+        let storm: Storm = "2x a@1s".parse().unwrap();
+        let mut arrivals = storm.arrivals();
+        assert_eq!(
+            remarks(&policy(budgets), &arrivals),
+            "\
+the budget cpu is never charged: the traffic tells no cpu_seconds
+the budget memory is never charged: the traffic tells no memory_seconds
+the budget egress is never charged: the traffic tells no bytes
+no request is weighed: the traffic tells no cpu_seconds
+"
+        );
+        arrivals[1].spent = Spent {
+            bytes: 1,
+            cpu: Some(Duration::ZERO),
+            memory_seconds: Some(0.0),
+        };
+        assert_eq!(remarks(&policy(budgets), &arrivals), "");
     }
 }
