@@ -231,6 +231,7 @@ quotas:
   - {name: cpu, per: repo, resource: cpu_seconds, rate: 100/1m, burst: 250, prices: {clone: 20, shallow: 0.5}}
   - {name: egress, per: global, match: {repo: 'squareup/**'}, resource: bytes, rate: 10GiB/1h, shapes: all}
   - {name: requests, per: repo, resource: requests, rate: {min: 1/1m, start: 10/1m, max: 1/1s}}
+adaptive: {cpu: {cgroup: host}}
 weigh: {per: cpu_seconds, unit: 60s, max: 4}
 ";
     let output = packgate_reading(&["check", "-", "--replicas", "3"], yaml.as_bytes());

@@ -317,6 +317,14 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
             "nothing says when to move it: add a signal",
         )],
     ),
+    (
+        "quotas: [{name: a, per: repo, resource: requests, rate: {min: 1/1m, start: 2/1m, max: 3/1m}}]\n\
+         adaptive: {first_byte: {}}",
+        &[(
+            "quotas[0].rate",
+            "nothing says when to move it: add a signal",
+        )],
+    ),
     ("adaptive:", &[("adaptive", "names no signal")]),
     ("adaptive: {tick: 1s}", &[("adaptive", "names no signal")]),
     (
@@ -866,6 +874,7 @@ quotas:
   - {name: memory, per: repo, resource: memory_seconds, rate: 0.5 / 1s, shapes: all}
   - {name: egress, per: ip, match: {repo: a/b}, resource: bytes, rate: 10GiB/1h, burst: 1TB}
   - {name: requests, per: repo, resource: requests, rate: {min: 30/1m, start: 60/1m, max: 2/1s}}
+adaptive: {cpu: {cgroup: host}}
 weigh: {per: cpu_seconds, unit: 1m, max: 4}
 "
     .replace("1TB", "1000GB");

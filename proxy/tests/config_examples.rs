@@ -152,7 +152,7 @@ fn schema_and_parser_agree() {
         "quotas: [{name: a, per: repo, resource: bytes, rate: 10GiB/1h}]",
         "quotas: [{name: a, per: repo, resource: requests, rate: 0.5/1m 30s, burst: 3.5, shapes: all}]",
         "quotas: [{name: a, per: repo, resource: bytes, rate: 1/1s, burst: 1GiB, prices: {clone: 1MiB}}]",
-        "quotas: [{name: a, per: repo, resource: requests, rate: {min: 1/1m, start: 2/1m, max: 3/1m}}]",
+        "quotas: [{name: a, per: repo, resource: requests, rate: {min: 1/1m, start: 2/1m, max: 3/1m}}]\nadaptive: {cpu: {cgroup: host}}",
         "quotas: [{name: a, per: repo, resource: requests, rate: {min: 1/1m, max: 3/1m}}]",
         "quotas: [{name: a, per: repo, resource: requests}]",
         "quotas: [{name: a, per: repo, resource: seats, rate: 1/1s}]",

@@ -90,10 +90,13 @@ impl Config {
                 );
             }
             Mode::Enforce => {
-                if self.policy.limits.iter().all(|limit| limit.shadow) {
+                let policy = &self.policy;
+                if policy.limits.iter().all(|limit| limit.shadow)
+                    && policy.quotas.iter().all(|quota| quota.shadow)
+                {
                     warn(
                         "limits".into(),
-                        "every limit only watches: everything passes; refusals are only recorded"
+                        "all limits and budgets only watch: everything passes; refusals are only recorded"
                             .into(),
                     );
                 }
