@@ -37,6 +37,7 @@ fn status_has_exactly_the_keys_of_the_contract() {
         "mode",
         "draining",
         "limits",
+        "quotas",
         "running",
         "waiting",
         "refused_last_hour",
@@ -53,7 +54,9 @@ fn status_has_exactly_the_keys_of_the_contract() {
     let each = &status["limits"][1];
     assert_eq!(
         keys(each),
-        sorted(vec!["name", "per", "mode", "seats", "in_use", "busiest"])
+        sorted(vec![
+            "name", "per", "mode", "seats", "in_use", "busiest", "range"
+        ])
     );
     assert_eq!(
         (&each["name"], &each["per"], &each["seats"]),
