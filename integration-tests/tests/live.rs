@@ -222,3 +222,54 @@ fn a_storm_is_told_where_nothing_is_gated() {
         "ungated"
     );
 }
+
+#[test]
+fn budgets_and_ranges_are_those_of_the_status() {
+    let (origin, _latch) = Origin::holding();
+    let with = |more: &str| {
+        Packgate::start(&format!(
+            "upstream: {}\nlimits: [{{name: all, per: global, seats: {{min: 2, start: 5, max: 16}}}}]\n\
+             adaptive: {{tick: 1m, memory: {{cgroup: host}}}}\nidentity: {{user: [basic]}}\nquotas:\n  \
+             - {{name: asked, per: user, resource: requests, rate: 1/1h, burst: 9}}\n  \
+             - {{name: egress, per: ip, resource: bytes, rate: 1/1h, burst: 10, mode: shadow}}\n{more}",
+            origin.upstream()
+        ))
+    };
+    let accounts = |packgate: &Packgate| {
+        // git:x
+        let clone = Request::upload_pack("demo.git", pkt::clone_v2())
+            .header("Authorization", "Basic Z2l0Ong=");
+        assert_eq!(packgate.ask(&clone).status, 200);
+        let document = until("the charges", || {
+            let document = live(packgate);
+            let spent = |quota: &Value| quota["worst"].is_object();
+            let quotas = document["quotas"].as_array().unwrap();
+            quotas.iter().all(spent).then_some(document)
+        });
+        let status = packgate.status();
+        let keys = |quota: &Value| {
+            let names = ["name", "per", "mode", "resource", "rate", "burst"];
+            let key = quota["worst"]["key"].clone();
+            [names.map(|name| quota[name].clone()).to_vec(), vec![key]].concat()
+        };
+        let [shown, told] = [&document, &status].map(|from| {
+            let quotas = from["quotas"].as_array().unwrap();
+            quotas.iter().map(keys).collect::<Vec<_>>()
+        });
+        assert_eq!(shown, told);
+        assert_eq!(document["limits"][0]["range"], status["limits"][0]["range"]);
+        assert_eq!(
+            document["limits"][0]["range"],
+            serde_json::json!({"min": 2, "max": 16})
+        );
+        let left = document["quotas"][0]["worst"]["balance"].as_f64().unwrap();
+        assert!((8.0..8.1).contains(&left), "{left}");
+        shown
+            .into_iter()
+            .map(|mut keys| keys.pop().unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(accounts(&with("")), ["git", "127.0.0.1"]);
+    let hidden = with("admin_hide_identities: true\n");
+    assert_eq!(accounts(&hidden), ["(hidden)"; 2]);
+}

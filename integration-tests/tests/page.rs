@@ -364,7 +364,8 @@ fn names_are_text_whatever_they_are() {
     let (origin, _latch) = Origin::holding();
     let packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: '{EVIL}', per: user, seats: 1}}]\nidentity: {{user: [basic]}}\n\
-         queue: {{timeout: 60s, max_waiting: 1}}\n",
+         queue: {{timeout: 60s, max_waiting: 1}}\n\
+         quotas: [{{name: '{EVIL}!', per: user, resource: requests, rate: 1/1h, burst: 9}}]\n",
         origin.upstream()
     ));
     let evil = || {
@@ -407,6 +408,8 @@ fn names_are_text_whatever_they_are() {
     assert!(browser.text("#running tbody .who").starts_with(EVIL));
     assert_eq!(browser.text("#refusals .limit"), EVIL);
     assert_eq!(browser.text("#users tbody .name"), EVIL);
+    assert_eq!(browser.text("#quotas tbody .name span"), format!("{EVIL}!"));
+    assert_eq!(browser.text("#quotas tbody .account"), EVIL);
     assert!(browser.text("#limits .name").starts_with(EVIL));
     assert_eq!(
         browser.eval("document.querySelectorAll('img, script:not([src])').length"),
@@ -491,4 +494,79 @@ fn a_limit_that_only_watches_says_so_and_what_would_be() {
         "In shadow 1 clone would run, 1 would wait; 0 would have been refused in the last hour."
     );
     assert_eq!(browser.axe(), [""; 0]);
+}
+
+#[test]
+fn budgets_and_ranges_are_shown_in_both_themes_and_on_a_phone() {
+    let origin = Origin::start(|_| Reply::Now(200, vec![b'x'; 3000]));
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: {{min: 2, start: 5, max: 16}}}}]\n\
+         adaptive: {{tick: 1m, memory: {{cgroup: host}}}}\nquotas:\n  \
+         - {{name: egress-of-each-repository, per: repo, resource: bytes, rate: 1/1h, burst: 1KiB}}\n  \
+         - {{name: asked, per: global, resource: requests, rate: 90/1m, burst: 1000, mode: shadow}}\n  \
+         - {{name: ci, per: ip, match: {{repo: 'ci/*'}}, resource: requests, rate: 1/1s, burst: 7}}\n",
+        origin.upstream()
+    ));
+    let admin = packgate.admin_addr();
+    let repo = "a-repository-with-quite-a-long-name/and-a-longer-one";
+    let clone = Request::upload_pack(repo, pkt::clone_v2());
+    assert_eq!(packgate.ask(&clone).status, 200);
+    let mut browser = Browser::open(admin, "/", "light", 1280);
+    browser.until(LIVE);
+    browser.until("document.querySelector('#quotas .left')?.textContent === '−1.9 KiB'");
+    assert_eq!(packgate.ask(&clone).status, 429);
+    for (scheme, width) in [
+        ("light", 360),
+        ("dark", 360),
+        ("light", 1280),
+        ("dark", 1280),
+    ] {
+        browser.visit(admin, "/", scheme, width);
+        browser.until(LIVE);
+        browser.until(&format!("{} === 3", rows("quotas")));
+        assert_eq!(browser.axe(), [""; 0], "{scheme}, {width}");
+        let wide = "[document.documentElement, ...document.querySelectorAll('.scroll:not([hidden])')].every((e) => e.scrollWidth <= e.clientWidth)";
+        assert_eq!(browser.eval(wide), true, "{scheme}, {width}");
+    }
+    assert_eq!(
+        browser.texts("#quotas tbody .name span"),
+        ["egress-of-each-repository", "asked", "ci"]
+    );
+    assert_eq!(
+        browser.texts("#quotas small"),
+        [
+            "bytes per repo, up to 1.0 KiB",
+            "only watches; requests in all, up to 1000",
+            "requests per ip, up to 7"
+        ]
+    );
+    assert_eq!(browser.texts("#quotas .income"), ["0 B", "90", "60"]);
+    assert_eq!(
+        browser.texts("#quotas .account"),
+        [repo, "–", "all are full"]
+    );
+    assert_eq!(browser.texts("#quotas .left")[2], "7");
+    assert_eq!(browser.texts("#quotas .refused-text"), ["−1.9 KiB"]);
+    assert_eq!(
+        browser.texts("#refusals tbody td"),
+        ["egress-of-each-repository", "budget used up", "1"]
+    );
+    assert_eq!(browser.texts("#limits li b"), ["0 of 5 seats"]);
+    assert_eq!(
+        browser.texts("#limits .per"),
+        ["in all; adapts: 5 of 2 to 16 seats"]
+    );
+
+    let only = |what: &str| format!("upstream: {}\n{what}\n", origin.upstream());
+    let says = "#limits .empty:not([hidden])";
+    let budget = "{name: ci, per: ip, resource: requests, rate: 1/1s}";
+    packgate.write_config(&only(&format!("quotas: [{budget}]")));
+    browser.until(&format!("{} === 1", rows("quotas")));
+    let none = "No limit is configured: only budgets refuse clones.";
+    assert_eq!(browser.texts(says), [none]);
+    packgate.write_config(&only("limits: [{name: all, per: global, seats: 5}]"));
+    browser.until("document.querySelector('#quotas').hidden");
+    assert_eq!(browser.texts("#limits .per"), ["in all"]);
+    assert_eq!(browser.texts(says), [""; 0]);
+    browser.assert_quiet(admin);
 }

@@ -175,12 +175,15 @@ fn encoded(query: &str) -> String {
         .collect()
 }
 
-/// packgate with git behind it, one clone at a time; two may wait, and not for long.
+/// packgate with git behind it, one clone at a time; two may wait, and not for long. A budget and a second limit only watch.
 fn gate(root: &Path) -> Packgate {
     Sample::Demo.copy_to(root, "demo.git");
     Sample::Heavy.copy_to(root, "heavy.git");
     Packgate::start(&format!(
         "upstream: {{cgi: {{root: {}}}}}\nlimits:\n  - {{name: all, per: global, seats: 1}}\n\
+         \x20 - {{name: watched, per: repo, seats: 1, mode: shadow}}\n\
+         quotas: [{{name: asked, per: global, resource: requests, rate: 1/1s, burst: 100, mode: shadow}}]\n\
+         adaptive: {{tick: 100ms, memory: {{cgroup: host}}}}\n\
          queue: {{timeout: 30s, max_waiting: 2}}\nstorm: {{clones: 3, within: 5s}}\n",
         root.display()
     ))
@@ -356,6 +359,11 @@ fn the_dashboard_needs_no_plugin_and_asks_which_prometheus() {
         .map(|panel| panel["id"].as_u64().unwrap())
         .collect();
     assert_eq!(ids.len(), all.len());
+    let rows = all.iter().filter(|panel| panel["type"] == "row");
+    let titles: Vec<_> = rows.map(|row| row["title"].as_str().unwrap()).collect();
+    let told = titles[1..].join("; ").to_lowercase();
+    let readme = read("README.md").replace('\n', " ");
+    assert!(readme.contains(&format!("a Grafana dashboard of these: {told}.")));
     let mut cells = BTreeSet::new();
     for panel in all {
         let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();

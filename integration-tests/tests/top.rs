@@ -18,7 +18,9 @@ use rustix::{
     termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
-const LIMITS: &str = "limits: [{name: all-clones, per: global, seats: 1}]\nqueue: {timeout: 10m, max_waiting: 1}\n\
+const LIMITS: &str = "limits: [{name: all-clones, per: global, seats: {min: 1, max: 4}}]\n\
+     adaptive: {tick: 1m, memory: {cgroup: host}}\nqueue: {timeout: 10m, max_waiting: 1}\n\
+     quotas: [{name: asked, per: repo, resource: requests, rate: 0.5/1h, burst: 200}]\n\
      identity: {user: [{header: x-user}], trusted_proxies: [127.0.0.1]}\n";
 
 /// One clone runs, one waits, and one was refused.
@@ -92,7 +94,19 @@ fn a_storm_is_printed_once_where_there_is_no_terminal() {
             };
             assert!(shown.lines().any(|line| is_it(&line)), "{of:?} in\n{shown}");
         };
-        row(&["all-clones", "global", "1", "of", "1", "1", "1", "1"]);
+        row(&[
+            "all-clones",
+            "global",
+            "1",
+            "of",
+            "1",
+            "(1",
+            "to",
+            "4)",
+            "1",
+            "1",
+            "1",
+        ]);
         row(&[
             "RUNNING", "USER", "FROM", "SHAPE", "SEATS", "SENT", "RATE", "AGE", "ENDS",
         ]);
@@ -101,6 +115,12 @@ fn a_storm_is_printed_once_where_there_is_no_terminal() {
             "WAITING", "USER", "FROM", "SHAPE", "SEATS", "PLACE", "SINCE", "STARTS", "WAITS", "FOR",
         ]);
         row(&["all-clones", "queue_full", "1"]);
+        row(&[
+            "BUDGET", "PER", "A", "MINUTE", "UP", "TO", "LEFT", "EMPTIEST",
+        ]);
+        row(&[
+            "asked", "repo", "0.008", "requests", "200", "requests", "198", "requests", "team/app",
+        ]);
         row(&["REPOSITORIES", "BY", "COST,", "LAST", "HOUR"]);
         row(&["USERS", "BY", "COST,", "LAST", "HOUR"]);
         assert!(!shown.contains('\x1b'), "no terminal, no sequences");

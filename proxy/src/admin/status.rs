@@ -3,14 +3,14 @@
 //! The serialised structs are private and separate from the policy's: the policy is free to rename what it likes, the
 //! format is not.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{borrow::Cow, collections::HashMap, net::IpAddr};
 
-use packgate_policy::{Demand, LimitView, QuotaView, RunningView, Snapshot, Ticket, WaitingView};
+use packgate_policy::{Demand, LimitView, RunningView, Snapshot, Ticket, WaitingView};
 use serde::Serialize;
 
 use crate::{
     telemetry::text,
-    watch::{Shadow, clock::Clock},
+    watch::{Quota, Range, Shadow, clock::Clock},
 };
 
 /// The version of the format. It grows only when a key changes its meaning or goes; new keys do not count.
@@ -35,7 +35,9 @@ impl StatusReport {
             mode: snapshot.mode.as_str(),
             draining: snapshot.draining,
             limits: snapshot.limits.iter().map(limit).collect(),
-            quotas: snapshot.quotas.iter().map(quota).collect(),
+            quotas: (snapshot.quotas.iter())
+                .map(|view| Quota::of(view, Cow::Borrowed))
+                .collect(),
             running: snapshot
                 .running
                 .iter()
@@ -84,25 +86,7 @@ fn limit(view: &LimitView) -> Limit<'_> {
             key,
             in_use: *in_use,
         }),
-        range: view.range.map(|range| Range {
-            min: range.min.get(),
-            max: range.max.get(),
-        }),
-    }
-}
-
-fn quota(view: &QuotaView) -> Quota<'_> {
-    Quota {
-        name: &view.name,
-        per: view.per.as_str(),
-        mode: view.mode.as_str(),
-        resource: view.resource.as_str(),
-        rate: view.rate,
-        burst: view.burst,
-        worst: view.worst.as_ref().map(|(key, balance)| Worst {
-            key,
-            balance: *balance,
-        }),
+        range: view.range.map(Range::from),
     }
 }
 
@@ -141,32 +125,9 @@ struct Limit<'a> {
 }
 
 #[derive(Serialize)]
-struct Range {
-    min: u32,
-    max: u32,
-}
-
-#[derive(Serialize)]
 struct Busiest<'a> {
     key: &'a str,
     in_use: u32,
-}
-
-#[derive(Serialize)]
-struct Quota<'a> {
-    name: &'a str,
-    per: &'static str,
-    mode: &'static str,
-    resource: &'static str,
-    rate: f64,
-    burst: f64,
-    worst: Option<Worst<'a>>,
-}
-
-#[derive(Serialize)]
-struct Worst<'a> {
-    key: &'a str,
-    balance: f64,
 }
 
 #[derive(Serialize)]
@@ -200,7 +161,8 @@ pub(super) mod tests {
     use std::time::{Duration, SystemTime};
 
     use packgate_policy::{
-        Mode, Moment, Per, RefusalCount, RefusalWhy, Resource, SeatRange, ShadowView, User,
+        Mode, Moment, Per, QuotaView, RefusalCount, RefusalWhy, Resource, SeatRange, ShadowView,
+        User,
     };
 
     use super::*;

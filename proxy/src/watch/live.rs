@@ -6,15 +6,14 @@
 
 use std::{borrow::Cow, collections::HashMap, net::IpAddr, time::Duration};
 
-use packgate_policy::{
-    Demand, LimitView, Moment, RunningView, ShadowView, Snapshot, Ticket, WaitingView,
-};
+use packgate_policy::{Demand, LimitView, Moment, RunningView, Snapshot, Ticket, WaitingView};
 use serde::Serialize;
 
 use super::{
     Cost, Debtor, Storm, Watch,
     clock::Clock,
     history::Point,
+    shown::{Quota, Range, Shadow},
     table::{self, Table},
 };
 use crate::telemetry::text;
@@ -71,6 +70,9 @@ impl Watch {
             started: clock.time_of(live.started),
             identities_hidden: live.hide_identities,
             limits: snapshot.limits.iter().map(limit).collect(),
+            quotas: (snapshot.quotas.iter())
+                .map(|view| Quota::of(view, table::cut))
+                .collect(),
             running: (snapshot.running.iter().take(LISTED))
                 .map(|view| live.running(view, rate(view)))
                 .collect(),
@@ -214,6 +216,7 @@ fn limit(view: &LimitView) -> Limit<'_> {
             in_use: *in_use,
         }),
         refused_last_hour: view.refused_last_hour,
+        range: view.range.map(Range::from),
     }
 }
 
@@ -238,6 +241,7 @@ struct Document<'a> {
     started: String,
     identities_hidden: bool,
     limits: Vec<Limit<'a>>,
+    quotas: Vec<Quota<'a>>,
     running: Vec<Running<'a>>,
     running_total: usize,
     waiting: Vec<Waiting<'a>>,
@@ -247,24 +251,6 @@ struct Document<'a> {
     history: Vec<HistoryPoint>,
     storms: Vec<StormRow>,
     shadow: Option<Shadow>,
-}
-
-/// What would be if everything that only watches were in force.
-#[derive(Serialize)]
-pub(crate) struct Shadow {
-    running: usize,
-    waiting: usize,
-    refused_last_hour: u64,
-}
-
-impl From<ShadowView> for Shadow {
-    fn from(view: ShadowView) -> Shadow {
-        Shadow {
-            running: view.running,
-            waiting: view.waiting,
-            refused_last_hour: view.refused_last_hour,
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -277,6 +263,7 @@ struct Limit<'a> {
     waiting: u64,
     busiest: Option<Busiest<'a>>,
     refused_last_hour: u64,
+    range: Option<Range>,
 }
 
 #[derive(Serialize)]

@@ -10,6 +10,7 @@ mod ledger;
 mod live;
 mod rates;
 mod report;
+mod shown;
 mod storms;
 mod table;
 
@@ -26,8 +27,8 @@ use history::History;
 use ledger::Ledger;
 pub use ledger::{Cost, Debtor};
 pub use live::Live;
-pub(crate) use live::Shadow;
 use rates::Rates;
+pub(crate) use shown::{Quota, Range, Shadow};
 use storms::Storms;
 pub use storms::{Number, Rule, Storm};
 

@@ -42,6 +42,14 @@ function bytes(n) {
   return `${unit && n < 100 ? n.toFixed(1) : Math.round(n)} ${units[unit]}`;
 }
 
+/** So much of what a budget counts; below zero is debt. */
+function amount(resource, n) {
+  const size = Math.abs(n);
+  const scale = size >= 100 ? 1 : size >= 1 ? 10 : 1000;
+  const text = resource === "bytes" ? bytes(size) : String(Math.round(size * scale) / scale);
+  return n < 0 ? `−${text}` : text;
+}
+
 const now = () => Date.now() - clockOffset;
 const clock = (iso) => new Date(iso).toLocaleTimeString();
 
@@ -265,9 +273,13 @@ function sayShadow() {
   say($("#limits .shadow"), `In shadow ${count(running, "clone")} would run, ${waiting} would wait; ${refused} would have been refused in the last hour.`);
 }
 
+const watches = ({ mode }) => (mode === "shadow" ? "only watches; " : "");
+
 function sayLimits() {
   sayShadow();
-  show($("#limits .empty"), state.limits.length === 0);
+  const [none, budgets] = [state.limits.length === 0, state.quotas.length > 0];
+  show($("#limits .empty"), none && !budgets);
+  show($("#limits .budgets"), none && budgets);
   reconcile($("#limits ul"), state.limits, (limit) => limit.name, (limit) => {
     const li = make("li");
     const name = make("p", "name", plain(limit.name));
@@ -281,8 +293,8 @@ function sayLimits() {
   }, (li, limit) => {
     const whole = limit.per === "global";
     const taken = whole ? limit.in_use : (limit.busiest?.in_use ?? 0);
-    const watches = limit.mode === "shadow" ? "only watches; " : "";
-    say($(".per", li), watches + (whole ? "in all" : `per ${limit.per}; ${limit.in_use} in use together`));
+    const adapts = limit.range ? `; adapts: ${limit.seats} of ${limit.range.min} to ${limit.range.max} seats` : "";
+    say($(".per", li), watches(limit) + (whole ? "in all" : `per ${limit.per}; ${limit.in_use} in use together`) + adapts);
     const key = limit.busiest?.key ?? "hidden";
     say($(".busiest", li), whole ? "" : `fullest: ${limit.busiest ? plain(key) : "none"}`);
     drawSeats($(".cells", li), taken, limit);
@@ -350,7 +362,7 @@ const WHY = {
   queue_full: "full, and so is the queue",
   timeout: "no seat in time",
   forecast: "could not have started in time",
-  quota: "quota used up",
+  quota: "budget used up",
   draining: "this process is draining",
 };
 
@@ -365,6 +377,30 @@ function sayRefusals() {
   const rows = body("refusals").children.length;
   show($("#refusals .scroll"), rows > 0);
   show($("#refusals .empty"), rows === 0);
+}
+
+const COUNTED = { cpu_seconds: "CPU seconds", memory_seconds: "GiB seconds" };
+
+const quotaRow = () => {
+  const tr = row([["name"], ["num income"], ["account"], ["num left"]])();
+  cell(tr, "name").append(make("span"), make("small"));
+  return tr;
+};
+
+function sayQuotas() {
+  show($("#quotas"), state.quotas.length > 0);
+  reconcile(body("quotas"), state.quotas, ({ name }) => name, quotaRow, (tr, quota) => {
+    const { per, resource, rate, burst, worst } = quota;
+    const whole = per === "global";
+    say($("span", tr), plain(quota.name));
+    const counted = COUNTED[resource] ?? plain(resource);
+    say($("small", tr), `${watches(quota)}${counted} ${whole ? "in all" : `per ${per}`}, up to ${amount(resource, burst)}`);
+    say(cell(tr, "income"), amount(resource, rate * 60));
+    say(cell(tr, "account"), whole ? "–" : worst ? plain(worst.key) : "all are full");
+    const left = worst ? worst.balance : burst;
+    say(cell(tr, "left"), amount(resource, left));
+    cell(tr, "left").classList.toggle("refused-text", left <= 0);
+  });
 }
 
 const costRow = row([["name"], ["num clones"], ["num seat"], ["num cpu"], ["num sent"]]);
@@ -447,6 +483,7 @@ function render(moving = false) {
   sayLimits();
   const changes = [sayRunning(), sayWaiting()];
   sayRefusals();
+  sayQuotas();
   sayCosts("repos", state.top.repos);
   sayCosts("users", state.top.users);
   sayHeld(changes);
@@ -456,7 +493,7 @@ function render(moving = false) {
 }
 
 function receive(text) {
-  state = { storms: [], ...JSON.parse(text) };
+  state = { storms: [], quotas: [], ...JSON.parse(text) };
   clockOffset = Date.now() - Date.parse(state.at);
   fresh();
   render();

@@ -10,6 +10,7 @@ pub(super) struct Document {
     pub(super) draining: bool,
     pub(super) started: Option<String>,
     pub(super) limits: Vec<Limit>,
+    pub(super) quotas: Vec<Quota>,
     pub(super) running: Vec<Running>,
     pub(super) running_total: u64,
     pub(super) waiting: Vec<Waiting>,
@@ -40,6 +41,7 @@ pub(super) struct Limit {
     pub(super) waiting: u64,
     pub(super) busiest: Option<Busiest>,
     pub(super) refused_last_hour: u64,
+    pub(super) range: Option<Range>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -47,6 +49,35 @@ pub(super) struct Limit {
 pub(super) struct Busiest {
     pub(super) key: Option<String>,
     pub(super) in_use: u64,
+}
+
+/// Of the seats of a limit that adapts.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Range {
+    pub(super) min: u64,
+    pub(super) max: u64,
+}
+
+/// Amounts are in the resource's unit, `rate` is per second.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Quota {
+    pub(super) name: String,
+    pub(super) per: String,
+    pub(super) mode: String,
+    pub(super) resource: String,
+    pub(super) rate: f64,
+    pub(super) burst: f64,
+    pub(super) worst: Option<Worst>,
+}
+
+/// The account that has least left.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Worst {
+    pub(super) key: String,
+    pub(super) balance: f64,
 }
 
 /// What a running and a waiting clone have in common.

@@ -3,10 +3,12 @@
 //! Names were chosen by whoever clones. They are shown with what could act on a terminal escaped, and cut where there is
 //! no room.
 
+mod budgets;
+
 use std::time::{Duration, SystemTime};
 
 use super::{
-    document::{Clone, Cost, Document, Limit, Running, Shadow, Storm, Waiting},
+    document::{Clone, Cost, Document, Limit, Range, Running, Shadow, Storm, Waiting},
     terminal::Size,
 };
 use crate::telemetry::text::visible;
@@ -82,6 +84,7 @@ fn lines(document: &Document, width: usize) -> Vec<Line> {
     all.extend(running(document, now, width));
     all.extend(waiting(document, now, width));
     all.extend(refusals(document, width));
+    all.extend(budgets::budgets(document, width));
     all.extend(costs(
         "REPOSITORIES BY COST, LAST HOUR",
         &document.top.repos,
@@ -225,10 +228,11 @@ fn names(storm: &Storm) -> impl Iterator<Item = String> + use<> {
 
 fn limits(document: &Document, width: usize) -> Vec<Line> {
     if document.limits.is_empty() {
-        return vec![
-            plain(String::new()),
-            plain("No limit is configured: nothing is gated, every clone passes."),
-        ];
+        let text = match document.quotas.is_empty() {
+            true => "No limit is configured: nothing is gated, every clone passes.",
+            false => "No limit is configured: only budgets refuse clones.",
+        };
+        return vec![plain(String::new()), plain(text)];
     }
     let row = |limit: &Limit| {
         let whole = limit.per == "global";
@@ -245,11 +249,11 @@ fn limits(document: &Document, width: usize) -> Vec<Line> {
         };
         vec![
             shown(&limit.name),
-            match limit.mode.as_str() {
-                "shadow" => format!("{}, only watches", shown(&limit.per)),
-                _ => shown(&limit.per),
+            scope(&limit.per, &limit.mode),
+            match &limit.range {
+                None => format!("{taken} of {}", limit.seats),
+                Some(Range { min, max }) => format!("{taken} of {} ({min} to {max})", limit.seats),
             },
-            format!("{taken} of {}", limit.seats),
             limit.in_use.to_string(),
             limit.waiting.to_string(),
             limit.refused_last_hour.to_string(),
@@ -269,6 +273,14 @@ fn limits(document: &Document, width: usize) -> Vec<Line> {
         document.limits.iter().map(row).collect(),
         width,
     )
+}
+
+/// What something is counted per, and whether it is in force.
+fn scope(per: &str, mode: &str) -> String {
+    match mode {
+        "shadow" => format!("{}, only watches", shown(per)),
+        _ => shown(per),
+    }
 }
 
 fn shadow(shadow: &Shadow) -> Line {

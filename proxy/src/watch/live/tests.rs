@@ -1,6 +1,8 @@
 use std::time::SystemTime;
 
-use packgate_policy::{Mode, Per, RefusalCount, RefusalWhy, User};
+use packgate_policy::{
+    Mode, Per, QuotaView, RefusalCount, RefusalWhy, Resource, SeatRange, ShadowView, User,
+};
 use serde_json::Value;
 
 use super::*;
@@ -45,6 +47,18 @@ fn waits(ticket: u64, position: usize, demand: Demand) -> WaitingView {
     }
 }
 
+fn quota(account: &str) -> QuotaView {
+    QuotaView {
+        name: "egress".into(),
+        per: Per::Repo,
+        mode: Mode::Enforce,
+        resource: Resource::Bytes,
+        rate: 2.5,
+        burst: 1e9,
+        worst: Some((account.into(), -1024.0)),
+    }
+}
+
 fn live() -> Live {
     Live {
         snapshot: Snapshot {
@@ -55,13 +69,16 @@ fn live() -> Live {
                 per: Per::Repo,
                 mode: Mode::Shadow,
                 seats: 2,
-                range: None,
+                range: Some(SeatRange {
+                    min: 2u32.try_into().unwrap(),
+                    max: 16u32.try_into().unwrap(),
+                }),
                 in_use: 2,
                 busiest: Some(("squareup/java".into(), 2)),
                 waiting: 1,
                 refused_last_hour: 3,
             }],
-            quotas: Vec::new(),
+            quotas: vec![quota("squareup/java")],
             running: vec![runs(7, demand("squareup/java", Some("alice")))],
             waiting: vec![waits(9, 1, demand("squareup/java", None))],
             refused_last_hour: 3,
@@ -114,7 +131,9 @@ fn the_document_is_the_documented_format() {
             r#"{"version":1,"at":"2023-11-14T22:13:40.000Z","mode":"enforce","draining":false,"#,
             r#""started":"2023-11-14T22:13:20.000Z","identities_hidden":false,"#,
             r#""limits":[{"name":"each","per":"repo","mode":"shadow","seats":2,"in_use":2,"waiting":1,"#,
-            r#""busiest":{"key":"squareup/java","in_use":2},"refused_last_hour":3}],"#,
+            r#""busiest":{"key":"squareup/java","in_use":2},"refused_last_hour":3,"range":{"min":2,"max":16}}],"#,
+            r#""quotas":[{"name":"egress","per":"repo","mode":"enforce","resource":"bytes","rate":2.5,"burst":1000000000.0,"#,
+            r#""worst":{"key":"squareup/java","balance":-1024.0}}],"#,
             r#""running":[{"id":7,"repo":"squareup/java","user":"alice","ip":"2001:db8::1","agent":"git/2.47.3","#,
             r#""shape":"clone","seats":2,"since":"2023-11-14T22:13:30.000Z","response_bytes":8589934592,"#,
             r#""rate_bps":2147483648,"expected_end":"2023-11-14T22:14:30.000Z"}],"running_total":1,"#,
@@ -141,6 +160,7 @@ fn lists_are_cut_and_say_how_long_they_were() {
     live.snapshot.waiting = (1..=1000)
         .map(|n| waits(5000, n, demand(&name(5000), None)))
         .collect();
+    live.snapshot.quotas = vec![quota(&name(1)); 20];
     let watch = Watch::default();
     let json = watch.document(&live);
     assert!(json.len() < 400_000, "{}", json.len());

@@ -19,7 +19,14 @@ fn storm() -> Document {
         "limits": [
             {"name": "all", "per": "global", "seats": 8, "in_use": 1, "waiting": 2, "busiest": null, "refused_last_hour": 0},
             {"name": "java", "per": "repo", "mode": "shadow", "seats": 1, "in_use": 1, "waiting": 2,
-             "busiest": {"key": "squareup/java", "in_use": 1}, "refused_last_hour": 12}],
+             "busiest": {"key": "squareup/java", "in_use": 1}, "refused_last_hour": 12, "range": {"min": 1, "max": 16}}],
+        "quotas": [
+            {"name": "egress", "per": "repo", "mode": "enforce", "resource": "bytes", "rate": 2982616.2, "burst": 1073741824.0,
+             "worst": {"key": "squareup/java", "balance": -5242880.0}},
+            {"name": "cpu", "per": "global", "mode": "shadow", "resource": "cpu_seconds", "rate": 2.0, "burst": 3600.0,
+             "worst": {"key": "*", "balance": 41.26}},
+            {"name": "asked", "per": "user", "mode": "enforce", "resource": "requests", "rate": 0.0001, "burst": 30.0,
+             "worst": null}],
         "running": [with(clone(1), json!({"response_bytes": 13107200, "rate_bps": 2048.0, "expected_end": "2026-01-01T12:01:05Z"}))],
         "running_total": 1,
         "waiting": [with(clone(2), json!({"position": 1, "expected_start": "2026-01-01T11:59:58Z", "limits": ["java"]}))],
@@ -48,9 +55,9 @@ STORM: 25 clones of squareup/java by 3 users in 40 s; 1 runs, 1 waits, 12 refuse
   programs: git/2.47.3
   networks: 10.0.0.0/24
 
-LIMIT  PER                  SEATS  IN USE  WAIT  REFUSED  FULLEST
-all    global              1 of 8       1     2        0
-java   repo, only watches  1 of 1       1     2       12  squareup/java
+LIMIT  PER                            SEATS  IN USE  WAIT  REFUSED  FULLEST
+all    global                        1 of 8       1     2        0
+java   repo, only watches  1 of 1 (1 to 16)       1     2       12  squareup/java
 In shadow 1 clone would run, 2 would wait; 12 would have been refused in the last hour.
 
 RUNNING        USER  FROM      SHAPE  SEATS      SENT       RATE   AGE           ENDS
@@ -62,6 +69,11 @@ squareup/java  anna  10.0.0.7  clone      1      1   40 s  late by 2 s  java
 
 REFUSED IN THE LAST HOUR, BY LIMIT  WHY         CLONES
 java                                queue_full      12
+
+BUDGET  PER                         A MINUTE        UP TO         LEFT  EMPTIEST
+egress  repo                         171 MiB      1.0 GiB     -5.0 MiB  squareup/java
+cpu     global, only watches       120 CPU s   3600 CPU s   41.3 CPU s
+asked   user                  0.006 requests  30 requests  30 requests  all are full
 
 REPOSITORIES BY COST, LAST HOUR  CLONES   SEAT TIME  CPU     SENT
 squareup/java                         3  2 h 01 min    -  1.0 KiB
@@ -109,6 +121,11 @@ fn names_cannot_act_on_the_terminal() {
     document.running[0].clone.repo = evil.into();
     document.running[0].clone.user = Some(evil.into());
     document.limits[1].name = evil.into();
+    let quota = &mut document.quotas[0];
+    for text in [&mut quota.name, &mut quota.per, &mut quota.resource] {
+        *text = evil.into();
+    }
+    quota.worst.as_mut().unwrap().key = evil.into();
     document.storms[0].agents = vec![evil.into()];
     document.storms[0].ended = Some(evil.into());
     document.refusals[0].why = evil.into();
@@ -121,12 +138,26 @@ fn names_cannot_act_on_the_terminal() {
 }
 
 #[test]
+fn what_nothing_limits_is_said() {
+    let mut document = storm();
+    document.limits.clear();
+    assert!(whole(&document).contains("No limit is configured: only budgets refuse clones."));
+    document.quotas.clear();
+    let whole = whole(&document);
+    assert!(whole.contains("nothing is gated, every clone passes."));
+    assert!(!whole.contains("BUDGET"));
+}
+
+#[test]
 fn what_is_missing_or_absurd_is_no_panic() {
     assert!(whole(&Document::default()).contains("Nothing runs and nobody waits."));
     let mut document = storm();
     document.at = "é".repeat(20);
     document.top.repos[0].seat_s = f64::MAX;
     document.running[0].rate_bps = Some(f64::NAN);
+    for quota in &mut document.quotas {
+        (quota.rate, quota.burst) = (f64::MAX, f64::NAN);
+    }
     whole(&document);
     fitting(
         Some(&document),
