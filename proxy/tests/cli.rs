@@ -231,6 +231,9 @@ quotas:
   - {name: cpu, per: repo, resource: cpu_seconds, rate: 100/1m, burst: 250, prices: {clone: 20, shallow: 0.5}}
   - {name: egress, per: global, match: {repo: 'squareup/**'}, resource: bytes, rate: 10GiB/1h, shapes: all}
   - {name: requests, per: repo, resource: requests, rate: {min: 1/1m, start: 10/1m, max: 1/1s}}
+  - {name: rare, per: user, resource: requests, rate: 5/1d, mode: shadow}
+  - {name: rarest, per: ip, resource: bytes, rate: 1/7d}
+identity: {user: [basic]}
 adaptive: {cpu: {cgroup: host}}
 weigh: {per: cpu_seconds, unit: 60s, max: 4}
 ";
@@ -243,6 +246,9 @@ weigh: {per: cpu_seconds, unit: 60s, max: 4}
         "  2. egress    about 171MiB a minute in all, 10GiB saved up at most, for repo squareup/** (also what takes no seat)",
         "  3. requests  10 requests a minute (from 1 requests to 60 requests with the load) per repository, \
          10 requests saved up at most, for everything (only what takes a seat)",
+        "  4. rare      5 requests a day per user, 5 requests saved up at most, for everything (only what takes a seat) \
+         (shadow: only watches)",
+        "  5. rarest    1B a week per client address, 1B saved up at most, for everything (only what takes a seat)",
         "weighed     a seat for each 1m of CPU time that those of its repository and shape took, 4 seats at most",
         "  Each pod charges by itself: all together let up to 3 times as much through as each budget says.",
     ] {

@@ -139,11 +139,7 @@ fn limits(page: &mut Page, config: &Config) {
             n + 1,
             counted(limit.per),
             whom(&limit.matches),
-            if limit.shadow {
-                " (shadow: only watches)"
-            } else {
-                ""
-            },
+            watching(limit.shadow),
         ));
     }
     let (seated, free): (Vec<_>, Vec<_>) = config
@@ -407,6 +403,14 @@ fn rest(page: &mut Page, config: &Config) {
 
 fn list(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
+}
+
+/// What is said behind a limit or a budget that is marked `shadow`.
+fn watching(shadow: bool) -> &'static str {
+    match shadow {
+        true => " (shadow: only watches)",
+        false => "",
+    }
 }
 
 pub(super) fn count(n: u32, what: &str) -> String {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use humantime::format_duration;
 use packgate_policy::{Quota, Resource, Weigh};
 
-use super::{Page, count, counted, list, whom};
+use super::{Page, count, counted, list, watching, whom};
 use crate::config::{Config, show_size};
 
 pub(super) fn budgets(page: &mut Page, config: &Config) {
@@ -27,12 +27,13 @@ pub(super) fn budgets(page: &mut Page, config: &Config) {
             false => "only what takes a seat",
         };
         page.line(format_args!(
-            "  {}. {name:<width$}  {} {scope}, {} saved up at most, for {} ({shapes}){}",
+            "  {}. {name:<width$}  {} {scope}, {} saved up at most, for {} ({shapes}){}{}",
             n + 1,
             rate(quota),
             amount(quota.resource, quota.burst),
             whom(&quota.matches),
             prices(quota),
+            watching(quota.shadow),
         ));
     }
 }
@@ -56,16 +57,27 @@ pub(super) fn weigh(page: &mut Page, config: &Config) {
     }
 }
 
-/// A minute is a time in which most budgets show as a number that one can think of.
+const TIMES: [(f64, &str); 4] = [
+    (60.0, "a minute"),
+    (3600.0, "an hour"),
+    (86_400.0, "a day"),
+    (604_800.0, "a week"),
+];
+
+/// In the first of these times in which it comes to something, so that no budget seems to be nothing.
 fn rate(quota: &Quota) -> String {
-    let minute = |per_second: f64| amount(quota.resource, per_second * 60.0);
+    let least = quota.scales.map_or(quota.rate, |range| range.min);
+    let mut times = TIMES.into_iter();
+    let comes_to_something = |(time, _): &(f64, &str)| least * time >= 0.999;
+    let (time, in_words) = times.find(comes_to_something).unwrap_or(TIMES[3]);
+    let within = |per_second: f64| amount(quota.resource, per_second * time);
+    let start = within(quota.rate);
     match quota.scales {
-        None => format!("{} a minute", minute(quota.rate)),
+        None => format!("{start} {in_words}"),
         Some(range) => format!(
-            "{} a minute (from {} to {} with the load)",
-            minute(quota.rate),
-            minute(range.min),
-            minute(range.max)
+            "{start} {in_words} (from {} to {} with the load)",
+            within(range.min),
+            within(range.max)
         ),
     }
 }

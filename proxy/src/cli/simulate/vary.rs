@@ -9,6 +9,9 @@ use crate::config::{self, Change};
 /// Each value is a whole run over the traffic, and a row of the table.
 const MOST_VALUES: usize = 100;
 
+/// No key path is longer, however long the names in it are.
+const LONGEST_PATH: usize = 1024;
+
 const GRAMMAR: &str = "write KEY=FROM..TO, KEY=FROM..TO..STEP or KEY=ONE,OTHER, such as `limits.all-clones.seats=2..16`";
 
 /// A key and the values it is given one after the other.
@@ -87,6 +90,12 @@ impl FromStr for Vary {
         let (path, values) = text.rsplit_once('=').ok_or(GRAMMAR)?;
         if path.is_empty() || values.trim().is_empty() {
             return Err(GRAMMAR.to_owned());
+        }
+        if path.len() > LONGEST_PATH {
+            return Err(format!(
+                "{} is longer than any key path",
+                config::shown(path)
+            ));
         }
         let values = match values.split_once("..") {
             Some((from, rest)) => range(from, rest)?,
@@ -225,5 +234,7 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         }
         assert!(values("a=1..100").is_ok());
+        let deep = values(&format!("{}a=1", "a.".repeat(60_000))).unwrap_err();
+        assert!(deep.ends_with("…` is longer than any key path"), "{deep}");
     }
 }
