@@ -52,6 +52,13 @@ pub(crate) struct BucketKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BucketId(usize);
 
+impl BucketId {
+    /// Its place among those that there are: small, and used again when it is gone.
+    pub(crate) fn place(self) -> usize {
+        self.0
+    }
+}
+
 /// A copy of what is taken in each bucket, to play with. A bucket that was made later is empty.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken(Vec<(u64, u32)>);

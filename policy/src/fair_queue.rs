@@ -61,13 +61,6 @@ impl Turn {
         serial: u64::MAX,
     };
 
-    /// No waiter's is earlier.
-    pub(crate) const FIRST: Turn = Turn {
-        seniority: 0,
-        tag: 0,
-        serial: 0,
-    };
-
     /// The same turn when its holder left to one of its flow that asks for `now` seats instead of `before`.
     #[must_use]
     pub(crate) fn passed_on(self, before: u32, now: u32) -> Turn {

@@ -475,7 +475,7 @@ impl Gate {
         let firsts = waiters.iter().take(LOOKED_AT);
         let firsts: HashSet<_> = firsts.map(|(ticket, _)| *ticket).collect();
         let play = self.foresee(now, |ticket| firsts.contains(&ticket));
-        let starts = play.play().starts();
+        let starts = play.starts();
         let views = (1..).zip(waiters);
         views
             .map(|(position, (ticket, waiter))| WaitingView {

@@ -72,10 +72,11 @@ impl Gate {
     /// nobody starts before them, whatever the others do. To play on with guesses for the others was rejected: one who ends
     /// sooner can let somebody start who then is in the way of a third, so that no guess is early enough for all.
     fn for_newcomers(&self) -> (Outlook, bool) {
-        if self.waiting.len() <= LOOKED_AT {
+        let all_are_known = self.counted().all(|counted| counted.service.is_some());
+        if all_are_known && self.waiting.len() <= LOOKED_AT {
             let play = self.foresee(self.now, |_| true);
             if play.is_certain {
-                return (play.play(), true);
+                return (play.outlook(), true);
             }
         }
         let mut taken = self.buckets.taken();
@@ -84,7 +85,7 @@ impl Gate {
         }
         let mut play = Play::new(taken, self.queue.clock(), self.now);
         self.counted().for_each(|counted| play.runs(counted));
-        (play.play(), false)
+        (play.outlook(), false)
     }
 
     /// Those who run and are counted in some bucket.
