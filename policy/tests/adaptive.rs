@@ -247,6 +247,24 @@ fn fill(gate: &mut Gate, running: usize, waiting: usize) -> Vec<Ticket> {
     tickets
 }
 
+/// A limit in shadow holds nobody back, and the server that is pressed by all of them says so to the end.
+#[test]
+fn a_limit_that_only_watches_falls_for_as_long_as_what_really_runs_presses_the_server() {
+    let mut gate = gate(Limit {
+        shadow: true,
+        ..adapting(8, 8)
+    });
+    let tickets = fill(&mut gate, 12, 0);
+    for tick in 1..=60 {
+        // In the shadow four of them wait; each of the others ends in its turn.
+        if let Some(ticket) = tickets.get(tick as usize / 5) {
+            gate.release(*ticket, Ended::Served, at(tick));
+        }
+        told(&mut gate, Reading::Pressed, tick);
+    }
+    assert_eq!(gate.limits()[0].seats, 1);
+}
+
 #[test]
 fn a_raised_limit_admits_who_waits() {
     let mut gate = gate(adapting(2, 8));

@@ -453,6 +453,13 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         &[("quotas[0].rate", "is missing")],
     ),
     (
+        "quotas: [{name: a, per: repo, resource: bytes, rate: 1/1s, match: {shape: unknown}}, {name: b, per: ip, resource: bytes, rate: 1/1s, shapes: all, match: {shape: probe}}, {name: c, per: global, resource: bytes, rate: 1/1s, shapes: all, match: {shape: unknown}}]",
+        &[
+            ("quotas[0].match.shape", "never takes a seat"),
+            ("quotas[1].match.shape", "never takes a seat"),
+        ],
+    ),
+    (
         "quotas: [{name: a, per: global, resource: cpu, rate: 1/1s}]",
         &[(
             "quotas[0].resource",

@@ -11,7 +11,7 @@ use super::{
     walk::{Entry, Mistakes, Section, parsed, whole, word},
 };
 
-/// The shapes that never take a seat: nothing is generated for them, or what they ask for is not known.
+/// The shapes that never take a seat: what they ask for is not known, or nothing is generated for them.
 pub(super) const FREE_SHAPES: &[&str] = &[
     "unknown",
     "probe",
@@ -21,6 +21,11 @@ pub(super) const FREE_SHAPES: &[&str] = &[
     "other-command",
     "negotiation",
 ];
+
+/// Those of them for which nothing is generated: they never cost anything either.
+pub(super) fn shapes_without_pack() -> &'static [&'static str] {
+    &FREE_SHAPES[1..]
+}
 
 const PERS: &[(&str, Per)] = &[
     ("global", Per::Global),
@@ -144,9 +149,11 @@ pub(super) struct About {
 }
 
 impl About {
+    /// `never`: the shapes that it is never about.
     pub(super) fn read(
         section: &Section<'_>,
         identity: Option<&Identity>,
+        never: &[&str],
         names: &mut Names,
         mistakes: &mut Mistakes,
     ) -> About {
@@ -188,7 +195,7 @@ impl About {
         }
         let matches = match section.get("match") {
             None => Some(Match::default()),
-            Some(matches) => match conditions_of(matches, identity, mistakes) {
+            Some(matches) => match conditions_of(matches, identity, never, mistakes) {
                 Some(None) => {
                     mistakes.add(
                         &matches.path,
@@ -223,7 +230,8 @@ fn limit(
     if !matches!(entry.value, Value::Map(_)) {
         return None;
     }
-    let About { name, per, matches } = About::read(&section, identity, names, mistakes);
+    let About { name, per, matches } =
+        About::read(&section, identity, FREE_SHAPES, names, mistakes);
     let seats = section.required(
         "seats",
         "how many may run at once, at least 1",
@@ -314,10 +322,11 @@ fn name(entry: &Entry<'_>, mistakes: &mut Mistakes) -> Option<Arc<str>> {
     })(entry, mistakes)
 }
 
-/// The conditions of a `match` or of an exemption. `Some(None)`: there is none.
+/// The conditions of a `match` or of an exemption; `never`: the shapes that it is never about. `Some(None)`: there is none.
 pub(super) fn conditions_of(
     entry: &Entry<'_>,
     identity: Option<&Identity>,
+    never: &[&str],
     mistakes: &mut Mistakes,
 ) -> Option<Option<Match>> {
     let before = mistakes.0.len();
@@ -345,8 +354,8 @@ pub(super) fn conditions_of(
             "nothing says who the user is, so this never fits: fill `identity.user`",
         );
     }
-    let never_seated = shape.as_deref().filter(|shape| FREE_SHAPES.contains(shape));
-    if let Some(shape) = never_seated {
+    let unfit = shape.as_deref().filter(|shape| never.contains(shape));
+    if let Some(shape) = unfit {
         mistakes.add(
             section.path_of("shape"),
             format!(
@@ -356,7 +365,7 @@ pub(super) fn conditions_of(
             ),
         );
     }
-    let known = never_seated.is_none();
+    let known = unfit.is_none();
     let spec = MatchSpec {
         repo,
         user,

@@ -6,7 +6,7 @@ use packgate_policy::{Limit, Mode, Quota, RateRange, Resource, Weigh};
 
 use super::{
     Identity, Upstream, keys,
-    limits::{About, Names, only_watches},
+    limits::{About, FREE_SHAPES, Names, only_watches, shapes_without_pack},
     raw::Value,
     scalars::{self, shown},
     walk::{Entry, Mistakes, Read, Section, duration, size, whole, word},
@@ -77,7 +77,13 @@ fn quota(
     if !matches!(entry.value, Value::Map(_)) {
         return None;
     }
-    let About { name, per, matches } = About::read(&section, identity, names, mistakes);
+    let all_shapes = section.read("shapes", false, word(SHAPES), mistakes);
+    let never = match all_shapes {
+        // What is not understood may bring a pack.
+        Some(true) => shapes_without_pack(),
+        _ => FREE_SHAPES,
+    };
+    let About { name, per, matches } = About::read(&section, identity, never, names, mistakes);
     let resource = section.required(
         "resource",
         "what it counts: cpu_seconds, memory_seconds, bytes or requests",
@@ -85,7 +91,6 @@ fn quota(
         mistakes,
     );
     measurable(resource, upstream, section.path_of("resource"), mistakes);
-    let all_shapes = section.read("shapes", false, word(SHAPES), mistakes);
     let shadow = only_watches(&section, mode, mistakes);
     // Of what is not known no amount can be read.
     let resource = resource?;

@@ -56,7 +56,7 @@ fn exempt(
     };
     let mut rules = Some(Vec::new());
     for entry in entry.items("a list of rules such as `[{user: release-bot}]`", mistakes)? {
-        let rule = limits::conditions_of(&entry, identity, mistakes);
+        let rule = limits::conditions_of(&entry, identity, limits::FREE_SHAPES, mistakes);
         if let Some(None) = rule {
             mistakes.add(
                 &entry.path,

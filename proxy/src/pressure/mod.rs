@@ -22,7 +22,7 @@ use packgate_policy::{Moment, Reading, Readings};
 
 use crate::{
     app::Shared,
-    config::{Adaptive, Band, Watched},
+    config::{Adaptive, Band, Scope, Watched},
     request::admit::Floor,
     telemetry::metrics::Signal,
 };
@@ -65,12 +65,19 @@ impl Pressure {
 #[derive(Default)]
 struct Meters {
     cpu: cpu::Meter,
+    /// Whose processor that is.
+    of: Option<Scope>,
 }
 
 impl Meters {
     /// The processor, and the memory; those that are watched.
     async fn read(&mut self, adaptive: &Adaptive, floor: &Arc<Floor>) -> Vec<(Signal, Band, Told)> {
         let (cpu, memory) = (adaptive.cpu.clone(), adaptive.memory.clone());
+        let of = cpu.as_ref().map(|watched| watched.scope.clone());
+        if of != self.of {
+            // What two groups have used has no difference.
+            (self.cpu, self.of) = (cpu::Meter::default(), of);
+        }
         let floor = floor.clone();
         let look = move || {
             let cpu = cpu.map(|watched| (cpu::look(&watched.scope), watched));
@@ -203,6 +210,38 @@ mod tests {
             (Err("no".to_owned()), Reading::Unreadable),
         ] {
             assert_eq!(reading(BAND, &told), expected, "{told:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn after_a_reload_another_group_is_not_compared_with_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = |name: &str, usage: u64| {
+            let path = folder.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("cpu.stat"), format!("usage_usec {usage}\n")).unwrap();
+            Adaptive {
+                tick: SECOND,
+                cpu: Some(Watched {
+                    scope: Scope::Cgroup(path),
+                    band: BAND,
+                }),
+                memory: None,
+                first_byte: None,
+            }
+        };
+        let (idle, old) = (group("idle", 0), group("old", 1 << 50));
+        let floor = Floor::new(Default::default());
+        let mut meters = Meters::default();
+        for (group, expected) in [
+            (&idle, None),
+            (&idle, Some(0.0)),
+            (&old, None),
+            (&old, Some(0.0)),
+            (&idle, None),
+        ] {
+            let told = meters.read(group, &floor).await;
+            assert_eq!(told[0].2, Ok(expected));
         }
     }
 
