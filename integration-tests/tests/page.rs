@@ -365,7 +365,7 @@ fn names_are_text_whatever_they_are() {
     let packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: '{EVIL}', per: user, seats: 1}}]\nidentity: {{user: [basic]}}\n\
          queue: {{timeout: 60s, max_waiting: 1}}\n\
-         quotas: [{{name: '{EVIL}!', per: user, resource: requests, rate: 1/1h, burst: 9}}]\n",
+         quotas: [{{name: '{EVIL}!', per: repo, resource: requests, rate: 1/1h, burst: 9}}]\n",
         origin.upstream()
     ));
     let evil = || {
@@ -409,7 +409,10 @@ fn names_are_text_whatever_they_are() {
     assert_eq!(browser.text("#refusals .limit"), EVIL);
     assert_eq!(browser.text("#users tbody .name"), EVIL);
     assert_eq!(browser.text("#quotas tbody .name span"), format!("{EVIL}!"));
-    assert_eq!(browser.text("#quotas tbody .account"), EVIL);
+    assert_eq!(
+        browser.text("#quotas tbody .account"),
+        format!("{EVIL}\\u{{202e}}")
+    );
     assert!(browser.text("#limits .name").starts_with(EVIL));
     assert_eq!(
         browser.eval("document.querySelectorAll('img, script:not([src])').length"),
@@ -559,6 +562,7 @@ fn budgets_and_ranges_are_shown_in_both_themes_and_on_a_phone() {
 
     let only = |what: &str| format!("upstream: {}\n{what}\n", origin.upstream());
     let says = "#limits .empty:not([hidden])";
+    assert_eq!(browser.texts(says), [""; 0]);
     let budget = "{name: ci, per: ip, resource: requests, rate: 1/1s}";
     packgate.write_config(&only(&format!("quotas: [{budget}]")));
     browser.until(&format!("{} === 1", rows("quotas")));
