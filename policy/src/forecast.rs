@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use slab::Slab;
+
 use crate::units::Moment;
 
 /// Enough for the repositories a CI fleet hammers; at about 200 bytes each the table stays well below 1 MiB.
@@ -33,8 +35,16 @@ struct Learned {
     mean: Duration,
     weight: u32,
     at: Moment,
-    /// Which lesson was the last.
+    /// Which lesson was the first, and which the last.
+    since: u64,
     taught: u64,
+}
+
+/// What is known of a repository and shape, to be looked up often. It is void once that is forgotten.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    place: usize,
+    since: u64,
 }
 
 impl Learned {
@@ -52,7 +62,8 @@ impl Learned {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forecast {
-    learned: HashMap<Subject, Learned>,
+    places: HashMap<Subject, usize>,
+    learned: Slab<Learned>,
     by_age: BTreeMap<u64, Subject>,
     lessons: u64,
 }
@@ -60,9 +71,20 @@ pub(crate) struct Forecast {
 impl Forecast {
     /// How long a demand of this repository and shape lasts, if one was seen to end.
     pub(crate) fn service_time(&self, repo: &Arc<str>, shape: &'static str) -> Option<Duration> {
-        self.learned
-            .get(&(repo.clone(), shape))
-            .map(|learned| learned.mean)
+        self.time_of(self.find(repo, shape)?)
+    }
+
+    /// Where it is known how long those of this repository and shape last.
+    pub(crate) fn find(&self, repo: &Arc<str>, shape: &'static str) -> Option<Known> {
+        let place = *self.places.get(&(repo.clone(), shape))?;
+        let since = self.learned.get(place)?.since;
+        Some(Known { place, since })
+    }
+
+    /// How long it lasts, if that is still known.
+    pub(crate) fn time_of(&self, known: Known) -> Option<Duration> {
+        let learned = self.learned.get(known.place)?;
+        (learned.since == known.since).then_some(learned.mean)
     }
 
     /// Notes that a demand of this repository and shape was served in `took`; whether that was the first.
@@ -76,7 +98,8 @@ impl Forecast {
         let subject = (repo.clone(), shape);
         self.lessons = self.lessons.saturating_add(1);
         let mut first = false;
-        if let Some(learned) = self.learned.get_mut(&subject) {
+        let place = self.places.get(&subject);
+        if let Some(learned) = place.and_then(|place| self.learned.get_mut(*place)) {
             learned.learn(took, now);
             self.by_age.remove(&learned.taught);
             learned.taught = self.lessons;
@@ -85,16 +108,19 @@ impl Forecast {
                 mean: took,
                 weight: ONE,
                 at: now,
+                since: self.lessons,
                 taught: self.lessons,
             };
-            self.learned.insert(subject.clone(), learned);
+            let place = self.learned.insert(learned);
+            self.places.insert(subject.clone(), place);
             first = true;
         }
         self.by_age.insert(self.lessons, subject);
         if self.learned.len() > MAX_ENTRIES
             && let Some((_, oldest)) = self.by_age.pop_first()
+            && let Some(place) = self.places.remove(&oldest)
         {
-            self.learned.remove(&oldest);
+            self.learned.try_remove(place);
         }
         first
     }
@@ -165,6 +191,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_is_void_once_it_is_forgotten() {
+        let mut forecast = Forecast::default();
+        let teach = |forecast: &mut Forecast, repo: &str| {
+            forecast.learn(&repo.into(), "clone", seconds(1), Moment::default());
+        };
+        teach(&mut forecast, "a");
+        let known = forecast.find(&"a".into(), "clone").unwrap();
+        assert_eq!(forecast.time_of(known), Some(seconds(1)));
+        for n in 0..MAX_ENTRIES {
+            teach(&mut forecast, &format!("r{n}"));
+        }
+        assert_eq!(forecast.time_of(known), None);
+        teach(&mut forecast, "b");
+        assert_eq!(
+            forecast.time_of(known),
+            None,
+            "its place is taken by another"
+        );
+    }
+
+    #[test]
     fn the_table_is_bounded_and_drops_what_was_not_taught_for_longest() {
         let mut forecast = Forecast::default();
         let name = |n: usize| -> Arc<str> { format!("r{n}").into() };
@@ -174,6 +221,7 @@ mod tests {
         forecast.learn(&name(0), "clone", seconds(1), Moment::default());
         forecast.learn(&name(MAX_ENTRIES), "clone", seconds(1), Moment::default());
         assert_eq!(forecast.learned.len(), MAX_ENTRIES);
+        assert_eq!(forecast.places.len(), MAX_ENTRIES);
         assert_eq!(forecast.by_age.len(), MAX_ENTRIES);
         assert!(forecast.service_time(&name(0), "clone").is_some());
         assert!(forecast.service_time(&name(1), "clone").is_none());

@@ -17,7 +17,7 @@ use crate::{
     buckets::{Bucket, BucketId, BucketSet, Buckets, Occupancy},
     demand::Demand,
     fair_queue::{FairQueue, Turn},
-    forecast::Forecast,
+    forecast::{Forecast, Known},
     last_hour::Refusals,
     outlook::LOOKED_AT,
     quota::Budgets,
@@ -91,6 +91,8 @@ struct Waiter {
     set: BucketSet,
     since: Moment,
     deadline: Moment,
+    /// Where it is known how long those of its kind last, once one was seen to end.
+    known: Option<Known>,
     /// When it was expected to start as it arrived, if that was known.
     foretold: Option<Moment>,
 }
@@ -568,6 +570,7 @@ impl Gate {
             .join(&mut self.buckets, set, ticket, demand.seats);
         self.deadlines.insert((deadline, ticket));
         let waiter = Waiter {
+            known: self.forecast.find(&demand.repo, demand.shape),
             demand,
             set,
             since: self.now,
@@ -639,7 +642,13 @@ impl Gate {
         if !self.forecast.learn(repo, shape, took, self.now) {
             return;
         }
-        // The first lesson of its kind is also the first estimate for those of its kind that run.
+        // The first lesson of its kind is also the first estimate for those of its kind that run, and for those that wait.
+        let known = self.forecast.find(repo, shape);
+        for waiter in self.waiting.values_mut() {
+            if waiter.demand.repo == *repo && waiter.demand.shape == *shape {
+                waiter.known = known;
+            }
+        }
         for running in self.running.values_mut() {
             if running.occupies.service.is_none()
                 && running.demand.repo == *repo

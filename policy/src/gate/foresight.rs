@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::{Gate, May};
 use crate::{
     buckets::{BucketSet, Occupancy},
-    demand::Demand,
     outlook::{self, LOOKED_AT, Outlook, Play},
     units::{Moment, Ticket},
 };
@@ -102,12 +101,11 @@ impl Gate {
             let waiters = waiters.filter(|(ticket, _)| who(*ticket));
             let waiters = waiters.filter_map(|(ticket, seats)| {
                 let waiter = self.waiting.get(&ticket)?;
-                let Demand { repo, shape, .. } = &waiter.demand;
                 Some(outlook::Waiter {
                     ticket,
                     seats,
                     deadline: waiter.deadline,
-                    service: self.forecast.service_time(repo, shape),
+                    service: waiter.known.and_then(|known| self.forecast.time_of(known)),
                 })
             });
             play.wait(set, turn, waiters);
@@ -121,7 +119,7 @@ mod tests {
     use std::{num::NonZeroU32, sync::Arc};
 
     use super::*;
-    use crate::{Ended, Limit, Offer, Per, RefusalWhy, Settings};
+    use crate::{Demand, Ended, Limit, Offer, Per, RefusalWhy, Settings};
 
     fn at(seconds: f64) -> Moment {
         Moment(Duration::from_secs_f64(seconds))
