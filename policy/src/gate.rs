@@ -230,7 +230,9 @@ impl Gate {
             self.queue.stir_all(&running.occupies.set);
             self.budgets.ended(ticket, ended);
             if ended == Ended::Served {
-                self.learn(&running);
+                let Demand { repo, shape, .. } = &running.demand;
+                let took = self.now.saturating_since(running.occupies.since);
+                self.teach(repo, shape, took);
             }
             running.occupies.set
         } else if let Some(waiter) = self.take_waiter(ticket) {
@@ -299,6 +301,31 @@ impl Gate {
             };
             self.settle();
             self.buckets.forget_unused(&set);
+        }
+    }
+
+    /// Tells how long a demand of this repository and shape lasts, as if one had just been seen to end.
+    pub fn teach(&mut self, repo: &Arc<str>, shape: &'static str, took: Duration) {
+        if !self.forecast.learn(repo, shape, took, self.now) {
+            return;
+        }
+        // The first lesson of its kind is also the first estimate for those of its kind that run, and for those that wait.
+        self.foresight = Foresight::default();
+        let known = self.forecast.find(repo, shape);
+        for waiter in self.waiting.values_mut() {
+            if waiter.demand.repo == *repo && waiter.demand.shape == shape {
+                waiter.known = known;
+            }
+        }
+        for running in self.running.values_mut() {
+            if running.occupies.service.is_none()
+                && running.demand.repo == *repo
+                && running.demand.shape == shape
+            {
+                self.buckets.give_back(&running.occupies);
+                running.occupies.service = Some(took);
+                self.buckets.take(&running.occupies);
+            }
         }
     }
 
@@ -636,31 +663,6 @@ impl Gate {
             .count(refusal.limit.clone(), refusal.why, self.now);
     }
 
-    fn learn(&mut self, ended: &Running) {
-        let Demand { repo, shape, .. } = &ended.demand;
-        let took = self.now.saturating_since(ended.occupies.since);
-        if !self.forecast.learn(repo, shape, took, self.now) {
-            return;
-        }
-        // The first lesson of its kind is also the first estimate for those of its kind that run, and for those that wait.
-        let known = self.forecast.find(repo, shape);
-        for waiter in self.waiting.values_mut() {
-            if waiter.demand.repo == *repo && waiter.demand.shape == *shape {
-                waiter.known = known;
-            }
-        }
-        for running in self.running.values_mut() {
-            if running.occupies.service.is_none()
-                && running.demand.repo == *repo
-                && running.demand.shape == *shape
-            {
-                self.buckets.give_back(&running.occupies);
-                running.occupies.service = Some(took);
-                self.buckets.take(&running.occupies);
-            }
-        }
-    }
-
     /// `start`: when the demand could run, if that is known; else it is estimated for each of the blockers.
     fn refusal(
         &mut self,
@@ -680,6 +682,7 @@ impl Gate {
                 RefusalWhy::Draining => Range::of(&self.settings.retry_after).least(),
                 _ => self.return_time(demand, blockers, start),
             },
+            used_up_for: None,
             why,
         }
     }

@@ -60,7 +60,7 @@ pub use refusal::{Refusal, RefusalWhy};
 pub use settings::{
     Limit, Mode, Per, Queue, Quota, RateRange, Resource, RetryAfter, SeatRange, Settings, Weigh,
 };
-pub use simulation::{Arrival, Level, Report, Timeline, simulate};
+pub use simulation::{Arrival, Level, Report, Timeline, simulate, simulate_known};
 pub use units::{Moment, Ticket};
 pub use views::{
     LimitView, QuotaView, RefusalCount, RunningView, ShadowView, Snapshot, WaitingView,

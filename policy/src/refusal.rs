@@ -46,6 +46,8 @@ pub struct Refusal {
     pub why: RefusalWhy,
     /// When to come back: whole seconds, from 1 to 300.
     pub retry_after: Duration,
+    /// How long a budget stays used up, where that is more than may be told as `retry_after`.
+    pub used_up_for: Option<Duration>,
     /// Seats in use in the bucket that had no room; zero where it was not for seats, like the next two.
     pub running: u32,
     /// How many seats that bucket has.
@@ -59,7 +61,13 @@ impl fmt::Display for Refusal {
         f.write_str("packgate: ")?;
         match (&self.limit, self.why) {
             (None, _) | (_, RefusalWhy::Draining) => f.write_str("this server is restarting")?,
-            (Some(budget), RefusalWhy::Quota) => write!(f, "the budget {budget} is used up")?,
+            (Some(budget), RefusalWhy::Quota) => {
+                write!(f, "the budget {budget} is used up")?;
+                if let Some(long) = self.used_up_for {
+                    let minutes = long.as_secs().div_ceil(60);
+                    return write!(f, " for {minutes} minutes; please try again after that.");
+                }
+            }
             (Some(limit), why) => {
                 match why {
                     RefusalWhy::QueueFull => write!(f, "the queue of the limit {limit} is full")?,
@@ -100,6 +108,7 @@ mod tests {
             limit: Some("each-repo".into()),
             why,
             retry_after: Duration::from_secs(42),
+            used_up_for: None,
             running: 2,
             seats: 2,
             waiting: 5,
@@ -126,6 +135,19 @@ mod tests {
             refusal(RefusalWhy::Forecast).to_string(),
             "packgate: the limit each-repo will have no room in time (2 of 2 seats in use, 5 waiting); \
              please try again in 42 seconds."
+        );
+    }
+
+    #[test]
+    fn a_budget_that_stays_used_up_for_long_says_for_how_long() {
+        let debt = Refusal {
+            limit: Some("egress".into()),
+            used_up_for: Some(Duration::from_secs(54 * 60 - 1)),
+            ..refusal(RefusalWhy::Quota)
+        };
+        assert_eq!(
+            debt.to_string(),
+            "packgate: the budget egress is used up for 54 minutes; please try again after that."
         );
     }
 

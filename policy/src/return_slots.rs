@@ -39,6 +39,11 @@ impl Range {
         Duration::from_secs(self.least)
     }
 
+    /// The wait, if it is longer than may be told.
+    pub(crate) fn beyond(self, wait: Duration) -> Option<Duration> {
+        (whole_seconds(wait) > self.most).then_some(wait)
+    }
+
     fn upper_half(self) -> (u64, u64) {
         let first = self.least.midpoint(self.most);
         (first, self.most.saturating_sub(first).saturating_add(1))

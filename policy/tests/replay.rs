@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use packgate_policy::{
     Arrival, Demand, Ended, Level, Limit, Mode, Moment, Per, Queue, Quota, RefusalWhy, Resource,
-    Settings, Spent, Weigh, simulate,
+    Settings, Spent, Weigh, simulate, simulate_known,
 };
 use support::{Random, demand, limit, quota};
 
@@ -371,4 +371,18 @@ fn an_arrival_out_of_order_comes_with_the_one_before_it() {
         (report.wait(99), report.makespan),
         (seconds(10), seconds(20))
     );
+}
+
+/// The incident: 25 and 24 clones of two repositories within two minutes, and at most a minute to wait.
+#[test]
+fn where_times_are_known_nobody_waits_only_to_be_refused() {
+    let java = (0..25).map(|n| clone(n * 5, "java", 400));
+    let go = (0..24).map(|n| clone(n * 5, "go", 200));
+    let mut storm: Vec<_> = java.chain(go).collect();
+    storm.sort_by_key(|clone| clone.at);
+    let limits = || vec![limit("all", Per::Global, 8), limit("each", Per::Repo, 2)];
+    let cold = simulate(settings(limits(), 60), &storm);
+    assert_eq!(cold.refused, refused(RefusalWhy::Timeout, 45));
+    let known = simulate_known(settings(limits(), 60), &storm);
+    assert_eq!(known.refused, refused(RefusalWhy::Forecast, 45));
 }

@@ -41,7 +41,12 @@ impl Gate {
         if !self.budgets.concern(demand, &self.settings) {
             return Offer::Exempt;
         }
-        match self.refuse_over_budget(demand) {
+        // As the process ends it passes: the next one starts with full budgets.
+        let over = match self.draining {
+            true => None,
+            false => self.refuse_over_budget(demand),
+        };
+        match over {
             Some(refusal) => Offer::Refused(refusal),
             None => Offer::Metered(self.open_tab(demand)),
         }
@@ -57,12 +62,17 @@ impl Gate {
         });
         let (turn, overdrawn) = turns.max_by_key(|(turn, _)| *turn)?;
         let range = Range::of(&self.settings.retry_after);
-        let (account, length) = (overdrawn.account, overdrawn.turn_length);
+        let Overdrawn {
+            account,
+            until,
+            turn_length: length,
+        } = overdrawn;
         let retry_after = self.slots.tell(&account, turn, length, self.now, range);
         let refusal = Refusal {
             limit: Some(account.limit),
             why: RefusalWhy::Quota,
             retry_after,
+            used_up_for: range.beyond(until.saturating_since(self.now)),
             running: 0,
             seats: 0,
             waiting: 0,

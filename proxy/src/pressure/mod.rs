@@ -178,7 +178,7 @@ impl Reported {
         match told {
             Err(why) if !known => {
                 self.0.push(signal);
-                tracing::warn!(signal = signal.as_str(), "limits stay as they are: {why}");
+                tracing::warn!(signal = signal.as_str(), "limits do not rise: {why}");
             }
             Ok(_) if known => {
                 self.0.retain(|other| *other != signal);

@@ -151,7 +151,7 @@ impl World {
         // Who lasts longer here than for real, or ended by a guess, teaches nothing by that; what it took is known all the same.
         if !in_time && how == Ended::Served {
             let (repo, shape) = &double.kind;
-            self.gate.forecast.learn(repo, shape, took, now);
+            self.gate.teach(repo, shape, took);
         }
         let how = if in_time { how } else { Ended::Failed };
         self.goes_on(ticket, There::Ran { took, how });

@@ -19,7 +19,7 @@ use std::{
 };
 
 use clap::{ArgGroup, Args};
-use packgate_policy::{Arrival, Resource, simulate};
+use packgate_policy::{Arrival, Per, Resource, simulate, simulate_known};
 
 use super::{complain, exit, print};
 use crate::config::{self, Config, LoadError};
@@ -96,7 +96,11 @@ fn play(args: &SimulateArgs) -> Result<String, Failure> {
     let mut rows = Vec::with_capacity(policies.len());
     for (value, config) in &policies {
         take_seats(&mut arrivals, config);
-        let report = simulate(config.policy.clone(), &arrivals);
+        let policy = config.policy.clone();
+        let report = match args.storm {
+            Some(_) => simulate_known(policy, &arrivals),
+            None => simulate(policy, &arrivals),
+        };
         rows.push(Row::new(*value, report));
     }
     page.push('\n');
@@ -217,6 +221,25 @@ fn remarks(config: &Config, arrivals: &[Arrival]) -> String {
     if policy.limits.iter().any(|limit| limit.adapts.is_some()) {
         remarks.push_str("limits that adapt keep the seats they start with: the traffic does not tell the server's load\n");
     }
+    for limit in &policy.limits {
+        let (known, what) = match limit.per {
+            Per::User => (
+                arrivals.iter().any(|arrival| arrival.demand.user.is_some()),
+                "user",
+            ),
+            Per::Ip => (
+                arrivals.iter().any(|arrival| arrival.demand.ip.is_some()),
+                "address",
+            ),
+            Per::Global | Per::Repo => continue,
+        };
+        if !known {
+            let name = &limit.name;
+            remarks.push_str(&format!(
+                "the limit {name} applies to nobody: the traffic tells no {what}\n"
+            ));
+        }
+    }
     let untold = |resource: &Resource| !arrivals.iter().any(|arrival| tells(arrival, *resource));
     for quota in policy.quotas.iter().filter(|quota| untold(&quota.resource)) {
         let (name, resource) = (&quota.name, quota.resource.as_str());
@@ -277,6 +300,25 @@ mod tests {
         assert!(remarks(&config, &[]).starts_with("limits that adapt keep the seats they start"));
         config.policy.limits.clear();
         assert!(remarks(&config, &[]).starts_with("the policy has no limit"));
+    }
+
+    #[test]
+    fn a_limit_that_applies_to_nobody_is_named() {
+        let limits = "\
+limits: [{name: each-ip, per: ip, seats: 1}, {name: each-user, per: user, seats: 1}]
+identity: {user: [basic]}
+";
+        let storm: Storm = "2x a@1s".parse().unwrap();
+        let mut arrivals = storm.arrivals();
+        assert_eq!(
+            remarks(&policy(limits), &arrivals),
+            "\
+the limit each-ip applies to nobody: the traffic tells no address
+the limit each-user applies to nobody: the traffic tells no user
+"
+        );
+        arrivals[0].demand.ip = Some("192.0.2.1".parse().unwrap());
+        assert!(!remarks(&policy(limits), &arrivals).contains("each-ip"));
     }
 
     #[test]

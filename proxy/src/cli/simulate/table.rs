@@ -119,6 +119,13 @@ pub(super) fn best(rows: &[Row]) -> Option<&Row> {
 /// Which value to choose, and why.
 pub(super) fn advice(vary: &Vary, rows: &[Row]) -> Option<String> {
     let best = best(rows)?;
+    let matters = rows.iter().any(|row| row.badness() != best.badness());
+    if rows.len() > 1 && !matters {
+        return Some(format!(
+            "All values of {} do the same. Does it concern anything in this traffic?\n",
+            vary.path
+        ));
+    }
     let mut advice = format!(
         "Choose {} = {}: the fewest refusals ({}), of those the shortest p99 wait ({}), of those the smallest value.\n",
         vary.path,
@@ -127,7 +134,6 @@ pub(super) fn advice(vary: &Vary, rows: &[Row]) -> Option<String> {
         time(best.p99)
     );
     let largest = rows.iter().all(|row| row.value <= best.value);
-    let matters = rows.iter().any(|row| row.badness() != best.badness());
     if largest && matters {
         advice.push_str(
             "It is the largest tried: more may be better still. How much the server bears the traffic does not tell; see \
@@ -198,11 +204,17 @@ mod tests {
         let more = chosen(&[row(2, 9, 60.0), row(3, 0, 9.0)]);
         assert!(more.starts_with("Choose seats = 3: "), "{more}");
         assert!(more.contains("\nIt is the largest tried: "), "{more}");
-        for rows in [&[row(2, 3, 1.0), row(3, 3, 1.0)][..], &[row(2, 3, 1.0)]] {
-            let same = chosen(rows);
-            assert!(same.starts_with("Choose seats = 2: "), "{same}");
-            assert!(!same.contains("largest"), "{same}");
-        }
+        let only = chosen(&[row(2, 3, 1.0)]);
+        assert!(only.starts_with("Choose seats = 2: "), "{only}");
+        assert!(!only.contains("largest"), "{only}");
+    }
+
+    #[test]
+    fn where_nothing_differs_nothing_is_chosen() {
+        assert_eq!(
+            chosen(&[row(2, 3, 1.0), row(3, 3, 1.4)]),
+            "All values of seats do the same. Does it concern anything in this traffic?\n"
+        );
     }
 
     #[test]

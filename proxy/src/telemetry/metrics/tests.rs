@@ -243,6 +243,7 @@ fn what_would_have_been_is_counted_and_begins_at_zero_where_something_watches() 
         limit: Some("each".into()),
         why: RefusalWhy::Timeout,
         retry_after: Duration::from_secs(5),
+        used_up_for: None,
         running: 2,
         seats: 2,
         waiting: 0,
