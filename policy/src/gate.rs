@@ -2,10 +2,12 @@
 
 mod budgets;
 mod foresight;
+mod refusing;
 mod shadow;
+mod show;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     num::NonZeroU32,
     sync::Arc,
     time::Duration,
@@ -14,18 +16,16 @@ use std::{
 use self::foresight::Foresight;
 use crate::{
     adaptive::{Adaptive, Readings},
-    buckets::{Bucket, BucketId, BucketSet, Buckets, Occupancy},
+    buckets::{BucketId, BucketSet, Buckets, Occupancy},
     demand::Demand,
     fair_queue::{FairQueue, Turn},
     forecast::{Forecast, Known},
     last_hour::Refusals,
-    outlook::LOOKED_AT,
     quota::Budgets,
     refusal::{Refusal, RefusalWhy},
-    return_slots::{Range, ReturnSlots},
+    return_slots::ReturnSlots,
     settings::{Mode, Settings},
     units::{Moment, Ticket},
-    views::{LimitView, RunningView, Snapshot, WaitingView},
 };
 
 use shadow::Shadow;
@@ -429,104 +429,6 @@ impl Gate {
             && self.shadow.is_at_rest()
     }
 
-    /// The limits as they stand, in the order of the configuration; one that only watches, as it would be. Cheap enough for
-    /// each scrape of metrics: it looks at the buckets, not at who runs or waits.
-    pub fn limits(&self) -> Vec<LimitView> {
-        let mut place = HashMap::new();
-        let mut views = Vec::with_capacity(self.settings.limits.len());
-        for limit in &self.settings.limits {
-            place.entry(&*limit.name).or_insert(views.len());
-            views.push(LimitView {
-                name: limit.name.clone(),
-                per: limit.per,
-                mode: self.settings.mode_of(limit.shadow),
-                seats: limit.seats.get(),
-                range: limit.adapts,
-                in_use: 0,
-                busiest: None,
-                waiting: 0,
-                refused_last_hour: self.refusals.of_limit(&limit.name, self.now),
-            });
-        }
-        let mut busiest: HashMap<&str, &Bucket> = HashMap::new();
-        for bucket in self.buckets.iter() {
-            let limit = &*bucket.key.limit;
-            if let Some(view) = place.get(limit).and_then(|place| views.get_mut(*place)) {
-                view.in_use = view.in_use.saturating_add(bucket.in_use);
-                view.waiting = view.waiting.saturating_add(bucket.waiting.into());
-            }
-            if bucket.in_use == 0 {
-                continue;
-            }
-            let best = busiest.entry(limit).or_insert(bucket);
-            // Of equals the first by key, so that a page that shows it does not flicker.
-            if (bucket.in_use, &best.key.key) > (best.in_use, &bucket.key.key) {
-                *best = bucket;
-            }
-        }
-        for (limit, bucket) in busiest {
-            if let Some(view) = place.get(limit).and_then(|place| views.get_mut(*place)) {
-                view.busiest = Some((bucket.key.key.to_string(), narrow(bucket.in_use)));
-            }
-        }
-        self.shadow.show(&mut views);
-        views
-    }
-
-    /// Everything there is to show, at `now`.
-    pub fn snapshot(&self, now: Moment) -> Snapshot {
-        let now = now.max(self.now);
-        let running = self.running.iter().map(|(ticket, running)| RunningView {
-            ticket: *ticket,
-            demand: running.demand.clone(),
-            since: running.occupies.since,
-            expected_end: running.occupies.expected_end(),
-        });
-        Snapshot {
-            mode: self.settings.mode,
-            limits: self.limits(),
-            quotas: self.quotas(now),
-            running: running.collect(),
-            waiting: self.waiting_views(now),
-            refused_last_hour: self.refusals.sum(now),
-            refusals: self.refusals.by_limit(now),
-            shadow: self.shadow(),
-            draining: self.draining,
-        }
-    }
-
-    fn waiting_views(&self, now: Moment) -> Vec<WaitingView> {
-        let order = self.queue.in_order();
-        let waiters: Vec<_> = order
-            .into_iter()
-            .filter_map(|ticket| Some((ticket, self.waiting.get(&ticket)?)))
-            .collect();
-        let firsts = waiters.iter().take(LOOKED_AT);
-        let firsts: HashSet<_> = firsts.map(|(ticket, _)| *ticket).collect();
-        let play = self.foresee(now, |ticket| firsts.contains(&ticket));
-        let starts = play.starts();
-        let views = (1..).zip(waiters);
-        views
-            .map(|(position, (ticket, waiter))| WaitingView {
-                ticket,
-                demand: waiter.demand.clone(),
-                since: waiter.since,
-                position,
-                deadline: waiter.deadline,
-                expected_start: starts.get(&ticket).copied(),
-                waits_for: self.waits_for(waiter),
-            })
-            .collect()
-    }
-
-    fn waits_for(&self, waiter: &Waiter) -> Vec<Arc<str>> {
-        let blockers = self
-            .queue
-            .blockers(&self.buckets, &waiter.set, waiter.demand.seats);
-        let buckets = blockers.into_iter().filter_map(|id| self.buckets.get(id));
-        buckets.map(|bucket| bucket.key.limit.clone()).collect()
-    }
-
     fn tell_time(&mut self, now: Moment) {
         self.now = self.now.max(now);
         self.slots.forget_past(self.now);
@@ -644,92 +546,6 @@ impl Gate {
         let refusal = self.refuse(&waiter.demand, &blockers, why, None);
         self.events.push_back(Event::Refused(ticket, refusal));
         Some(waiter.set)
-    }
-
-    fn refuse(
-        &mut self,
-        demand: &Demand,
-        blockers: &[BucketId],
-        why: RefusalWhy,
-        start: Option<Moment>,
-    ) -> Refusal {
-        let refusal = self.refusal(demand, blockers, why, start);
-        self.count_refusal(&refusal);
-        refusal
-    }
-
-    fn count_refusal(&mut self, refusal: &Refusal) {
-        self.refusals
-            .count(refusal.limit.clone(), refusal.why, self.now);
-    }
-
-    /// `start`: when the demand could run, if that is known; else it is estimated for each of the blockers.
-    fn refusal(
-        &mut self,
-        demand: &Demand,
-        blockers: &[BucketId],
-        why: RefusalWhy,
-        start: Option<Moment>,
-    ) -> Refusal {
-        let narrowest = blockers.first().and_then(|id| self.buckets.get(*id));
-        let shown = narrowest.filter(|_| why != RefusalWhy::Draining);
-        Refusal {
-            limit: shown.map(|bucket| bucket.key.limit.clone()),
-            running: shown.map_or(0, |bucket| narrow(bucket.in_use)),
-            seats: shown.map_or(0, |bucket| bucket.seats),
-            waiting: shown.map_or(0, |bucket| bucket.waiting),
-            retry_after: match why {
-                RefusalWhy::Draining => Range::of(&self.settings.retry_after).least(),
-                _ => self.return_time(demand, blockers, start),
-            },
-            used_up_for: None,
-            why,
-        }
-    }
-
-    /// When to come back: at this client's turn in the bucket in which that is last, of equals the narrowest. Only there
-    /// is the turn taken; in the others it would keep those away who wait for nothing else.
-    fn return_time(
-        &mut self,
-        demand: &Demand,
-        blockers: &[BucketId],
-        start: Option<Moment>,
-    ) -> Duration {
-        let range = Range::of(&self.settings.retry_after);
-        let turns = blockers.iter().rev().filter_map(|id| {
-            let bucket = self.buckets.get(*id)?;
-            let (room, turn_length) = self.expect(bucket, demand);
-            Some((
-                self.slots
-                    .turn(&bucket.key, start.unwrap_or(room), self.now),
-                turn_length,
-                &bucket.key,
-            ))
-        });
-        match turns.max_by_key(|(turn, _, _)| *turn) {
-            Some((turn, length, bucket)) => {
-                let bucket = bucket.clone();
-                self.slots.tell(&bucket, turn, length, self.now, range)
-            }
-            None => range.least(),
-        }
-    }
-
-    /// When the demand can be expected to get into the bucket behind those who wait for it, and how long its seats take
-    /// to be free again at the rate at which seats come free there.
-    fn expect(&self, bucket: &Bucket, demand: &Demand) -> (Moment, Duration) {
-        let default = self.settings.retry_after.default;
-        let service = bucket
-            .mean_service()
-            .or_else(|| self.forecast.service_time(&demand.repo, demand.shape))
-            .unwrap_or(default);
-        let per_seat = service.checked_div(bucket.seats).unwrap_or(service);
-        let room = bucket.expected_room(demand.seats, self.now.saturating_add(default));
-        let queue = per_seat.saturating_mul(narrow(bucket.waiting_seats));
-        (
-            room.max(self.now).saturating_add(queue),
-            per_seat.saturating_mul(demand.seats.min(bucket.seats)),
-        )
     }
 }
 

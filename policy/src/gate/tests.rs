@@ -1,7 +1,7 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::{Limit, Match, MatchSpec, Mode, Per, User};
+use crate::{Limit, LimitView, Match, MatchSpec, Mode, Per, User, WaitingView};
 
 fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
