@@ -123,6 +123,9 @@ fn memory_pressure_lowers_a_limit_and_calm_raises_it_and_admits_who_waits() {
         .metrics()
         .get("packgate_seats_limit", &[("limit", "all")]);
     assert_eq!(shown, 11.0);
+    let log = packgate.log();
+    assert!(log.contains("limits that adapt have moved"), "{log}");
+    assert!(log.contains(r#""seats":"all 11""#), "{log}");
 
     packgate.write_config(&group.config(&origin, "{min: 1, max: 7}", memory));
     until_seats(&packgate, 7);

@@ -426,6 +426,19 @@ fn a_budget_that_only_watches_refuses_nobody_and_shows_what_would_be_left() {
 }
 
 #[test]
+fn a_budget_that_is_put_in_force_begins_full() {
+    let watching = Quota {
+        shadow: true,
+        ..egress()
+    };
+    let mut gate = Gate::new(budgets([watching]));
+    costs(&mut gate, demand("r", None), 1000, 0);
+    assert_eq!(left(&gate, "egress", 0), -900.0, "as it would be");
+    gate.reconfigure(budgets([egress()]), at(0));
+    assert_eq!(left(&gate, "egress", 0), 100.0);
+}
+
+#[test]
 fn new_settings_keep_balances_by_name_and_holds_by_ticket() {
     let plenty = Quota {
         burst: 1000.0,

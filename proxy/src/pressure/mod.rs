@@ -133,9 +133,20 @@ pub async fn adapt_limits(shared: Arc<Shared>) {
         shared.pressure.lock().values = values.collect();
         if shared.floor.adapt(&readings) {
             moved = shared.floor.now();
+            report_move(&shared.floor);
         }
         tokio::time::sleep(adaptive.tick).await;
     }
+}
+
+/// Says where the limits that adapt have got to.
+fn report_move(floor: &Floor) {
+    let limits = floor.gauges().limits;
+    let adapting = limits.iter().filter(|limit| limit.range.is_some());
+    let seats: Vec<_> = adapting
+        .map(|limit| format!("{} {}", limit.name, limit.seats))
+        .collect();
+    tracing::info!(seats = seats.join(", "), "limits that adapt have moved");
 }
 
 /// Tells the gate once a second how loaded the server is, for as long as the process lives.
