@@ -156,7 +156,7 @@ fn what_cannot_be_read_holds_the_limit_and_is_counted_and_told_once() {
         packgate.until_counts(3, 0);
     }
     let told = |what: &str| packgate.log().matches(what).count();
-    assert_eq!(told("limits do not rise"), 1, "{}", packgate.log());
+    assert_eq!(told("limits do not rise: of /"), 1, "{}", packgate.log());
     group.uses_memory(3 * GIB);
     until("it to be read again", || {
         (told("can be read again") == 1).then_some(())

@@ -318,10 +318,7 @@ fn every_mistake_names_its_place() {
         (
             &storm("2x java@4s,3y go@1s"),
             64,
-            &[
-                "'--storm <STORM>'",
-                "at character 12: how many clones are it?",
-            ],
+            &["'--storm <STORM>'", "at character 12: how many clones?"],
         ),
         (
             &["--policy", POLICY],

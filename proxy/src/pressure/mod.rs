@@ -90,13 +90,23 @@ impl Meters {
             return std::future::pending().await;
         };
         let mut told = Vec::new();
-        if let Some((text, Watched { band, .. })) = cpu {
-            told.push((Signal::Cpu, band, self.cpu.read(&text, now)));
+        if let Some((text, Watched { band, scope })) = cpu {
+            let share = self.cpu.read(&text, now);
+            told.push((Signal::Cpu, band, share.map_err(placed(&scope))));
         }
-        if let Some((text, Watched { band, .. })) = memory {
-            told.push((Signal::Memory, band, memory::share(&text).map(Some)));
+        if let Some((text, Watched { band, scope })) = memory {
+            let share = memory::share(&text).map(Some);
+            told.push((Signal::Memory, band, share.map_err(placed(&scope))));
         }
         told
+    }
+}
+
+/// Why a signal cannot be read, with the place that was looked at.
+fn placed(scope: &Scope) -> impl Fn(Unreadable) -> Unreadable {
+    move |why| match scope {
+        Scope::Host => format!("of the host: {why}"),
+        Scope::Cgroup(path) => format!("of {}: {why}", path.display()),
     }
 }
 

@@ -91,7 +91,7 @@ fn group(part: &str) -> Result<Group, (&str, String)> {
         .unwrap_or(part.len());
     let (count, rest) = part.split_at(digits);
     let Some(rest) = rest.strip_prefix('x').filter(|_| !count.is_empty()) else {
-        let message = "how many clones are it? write `25x squareup/java@400s`".to_owned();
+        let message = "how many clones? write `25x squareup/java@400s`".to_owned();
         return Err((part, message));
     };
     let count = match count.parse() {
@@ -147,8 +147,8 @@ mod tests {
     #[test]
     fn a_mistake_is_named_with_its_place() {
         for (text, message) in [
-            ("", "at character 1: how many clones are it?"),
-            ("java@400s", "at character 1: how many clones are it?"),
+            ("", "at character 1: how many clones?"),
+            ("java@400s", "at character 1: how many clones?"),
             ("25 java@400s", "at character 1: how many"),
             ("2x a@1s, x b@1s", "at character 10: how many"),
             ("0x a@1s", "at character 1: no clones"),

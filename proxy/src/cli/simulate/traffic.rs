@@ -160,7 +160,13 @@ impl Seen {
             // The line that serde_json counts is always the first.
             let cause = message.split(" at line ").next().unwrap_or_default();
             let cause = text::visible(text::prefix(cause, LONGEST_CAUSE));
-            format!("{cause} (column {})", error.column())
+            let cause = cause.replace("struct Line", "a line of the access log");
+            let not_json = if error.is_data() {
+                ""
+            } else {
+                "it is not JSON: "
+            };
+            format!("{not_json}{cause} (column {})", error.column())
         })?;
         let at = humantime::parse_rfc3339(&line.time)
             .ok()
@@ -452,7 +458,7 @@ mod tests {
         assert_eq!(
             traffic.broken.first,
             [
-                told(2, "expected value (column 1)"),
+                told(2, "it is not JSON: expected value (column 1)"),
                 told(4, "`time` is `yesterday`"),
                 told(5, "`shape` is `cloen`"),
                 told(6, "it is longer than any line of the log"),
