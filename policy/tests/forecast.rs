@@ -6,16 +6,14 @@ mod support;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap},
-    num::NonZeroU32,
     time::Duration,
 };
 
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Limit, Match, MatchSpec, Moment, Offer, Per, Refusal, RefusalWhy,
-    Settings, Ticket,
+    Demand, Ended, Event, Gate, Limit, Moment, Offer, Per, Refusal, RefusalWhy, Settings, Ticket,
 };
 use serde::Deserialize;
-use support::Random;
+use support::{LimitSpec, Random};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,15 +22,6 @@ struct Traffic {
     limits: Vec<LimitSpec>,
     timeout: f64,
     groups: Vec<Group>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitSpec {
-    name: String,
-    per: String,
-    seats: NonZeroU32,
-    repo: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -89,22 +78,7 @@ struct Clone {
 
 impl Traffic {
     fn settings(&self) -> Settings {
-        let limits = self.limits.iter().map(|limit| {
-            let per = match limit.per.as_str() {
-                "global" => Per::Global,
-                "repo" => Per::Repo,
-                "user" => Per::User,
-                other => panic!("per: {other}"),
-            };
-            let spec = MatchSpec {
-                repo: limit.repo.clone(),
-                ..MatchSpec::default()
-            };
-            Limit {
-                matches: Match::new(&spec).unwrap(),
-                ..Limit::new(&limit.name, per, limit.seats)
-            }
-        });
+        let limits = self.limits.iter().map(LimitSpec::limit);
         settings(limits.collect(), self.timeout)
     }
 

@@ -10,15 +10,14 @@ mod support;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap},
-    num::NonZeroU32,
     time::Duration,
 };
 
 use packgate_policy::{
-    Demand, Ended, Event, Gate, Limit, Match, MatchSpec, Moment, Offer, Per, Queue, Refusal,
-    Settings, Ticket,
+    Demand, Ended, Event, Gate, Moment, Offer, Queue, Refusal, Settings, Ticket,
 };
 use serde::Deserialize;
+use support::LimitSpec;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,15 +28,6 @@ struct Scenario {
     queue: QueueSpec,
     arrivals: Vec<Arrivals>,
     expect: Expectations,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitSpec {
-    name: String,
-    per: String,
-    seats: NonZeroU32,
-    repo: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -127,22 +117,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(scenario: &'a Scenario) -> Run<'a> {
-        let limits = scenario.limits.iter().map(|limit| {
-            let per = match limit.per.as_str() {
-                "global" => Per::Global,
-                "repo" => Per::Repo,
-                "user" => Per::User,
-                other => panic!("per: {other}"),
-            };
-            let spec = MatchSpec {
-                repo: limit.repo.clone(),
-                ..MatchSpec::default()
-            };
-            Limit {
-                matches: Match::new(&spec).unwrap(),
-                ..Limit::new(&limit.name, per, limit.seats)
-            }
-        });
+        let limits = scenario.limits.iter().map(LimitSpec::limit);
         let settings = Settings {
             limits: limits.collect(),
             queue: Queue {

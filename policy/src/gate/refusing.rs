@@ -12,25 +12,13 @@ use crate::{
 };
 
 impl Gate {
-    pub(super) fn refuse(
-        &mut self,
-        demand: &Demand,
-        blockers: &[BucketId],
-        why: RefusalWhy,
-        start: Option<Moment>,
-    ) -> Refusal {
-        let refusal = self.refusal(demand, blockers, why, start);
-        self.count_refusal(&refusal);
-        refusal
-    }
-
     pub(super) fn count_refusal(&mut self, refusal: &Refusal) {
         self.refusals
             .count(refusal.limit.clone(), refusal.why, self.now);
     }
 
-    /// `start`: when the demand could run, if that is known; else it is estimated for each of the blockers.
-    fn refusal(
+    /// Refuses a demand. `start`: when it could run, if that is known; else it is estimated for each of the blockers.
+    pub(super) fn refuse(
         &mut self,
         demand: &Demand,
         blockers: &[BucketId],
@@ -39,7 +27,7 @@ impl Gate {
     ) -> Refusal {
         let narrowest = blockers.first().and_then(|id| self.buckets.get(*id));
         let shown = narrowest.filter(|_| why != RefusalWhy::Draining);
-        Refusal {
+        let refusal = Refusal {
             limit: shown.map(|bucket| bucket.key.limit.clone()),
             running: shown.map_or(0, |bucket| narrow(bucket.in_use)),
             seats: shown.map_or(0, |bucket| bucket.seats),
@@ -50,7 +38,9 @@ impl Gate {
             },
             used_up_for: None,
             why,
-        }
+        };
+        self.count_refusal(&refusal);
+        refusal
     }
 
     /// When to come back: at this client's turn in the bucket in which that is last, of equals the narrowest. Only there

@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 
 use packgate_policy::{Demand, Limit, Match, MatchSpec, Per, Quota, Resource, User};
+use serde::Deserialize;
 
 /// SplitMix64: a seed is a whole run, on every machine and with every version of every dependency.
 pub struct Random(u64);
@@ -75,6 +76,35 @@ pub fn quota(name: &str, per: Per, resource: Resource, rate: f64, burst: f64) ->
         burst,
         prices: Vec::new(),
         shadow: false,
+    }
+}
+
+/// A limit as data files have it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitSpec {
+    name: String,
+    per: String,
+    seats: NonZeroU32,
+    repo: Option<String>,
+}
+
+impl LimitSpec {
+    pub fn limit(&self) -> Limit {
+        let per = match self.per.as_str() {
+            "global" => Per::Global,
+            "repo" => Per::Repo,
+            "user" => Per::User,
+            other => panic!("per: {other}"),
+        };
+        let spec = MatchSpec {
+            repo: self.repo.clone(),
+            ..MatchSpec::default()
+        };
+        Limit {
+            matches: Match::new(&spec).unwrap(),
+            ..Limit::new(&self.name, per, self.seats)
+        }
     }
 }
 
