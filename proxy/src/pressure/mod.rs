@@ -163,11 +163,20 @@ fn report_move(floor: &Floor) {
 pub async fn follow_load(shared: Arc<Shared>) {
     let mut meters = Meters::default();
     loop {
-        let load = match &shared.config().adaptive {
-            None => None,
-            Some(adaptive) => load(&meters.read(adaptive, &shared.floor).await),
-        };
-        shared.floor.scale_budgets(load);
+        let config = shared.config();
+        let scales = config
+            .policy
+            .quotas
+            .iter()
+            .any(|quota| quota.scales.is_some());
+        match &config.adaptive {
+            Some(adaptive) if scales => {
+                let load = load(&meters.read(adaptive, &shared.floor).await);
+                shared.floor.scale_budgets(load);
+            }
+            // Nobody wants to know, and what has been counted meanwhile tells nothing of the next second.
+            _ => meters = Meters::default(),
+        }
         tokio::time::sleep(SECOND).await;
     }
 }
