@@ -87,6 +87,27 @@ fn clone(packgate: &Packgate) -> Connection {
 }
 
 #[test]
+fn nothing_moves_before_a_tick_has_gone_by() {
+    let (origin, _latch) = Origin::holding();
+    let group = Group::new();
+    group.uses_memory(5 * GIB);
+    let config = group.config(
+        &origin,
+        "{min: 2, start: 8, max: 12}",
+        "memory: {cgroup: GROUP}",
+    );
+    let packgate = Packgate::start(&config.replace("tick: 100ms", "tick: 1m"));
+    until("the signal", || {
+        (signal(&packgate, "memory") == [1.0]).then_some(())
+    });
+    let _clone = clone(&packgate);
+    packgate.until_counts(1, 0);
+    assert_eq!(seats(&packgate), 8);
+    let log = packgate.log();
+    assert!(!log.contains("limits that adapt have moved"), "{log}");
+}
+
+#[test]
 fn memory_pressure_lowers_a_limit_and_calm_raises_it_and_admits_who_waits() {
     let (origin, latch) = Origin::holding();
     let group = Group::new();

@@ -229,7 +229,7 @@ fn budgets_and_ranges_are_those_of_the_status() {
     let with = |more: &str| {
         Packgate::start(&format!(
             "upstream: {}\nlimits: [{{name: all, per: global, seats: {{min: 2, start: 5, max: 16}}}}]\n\
-             adaptive: {{tick: 1m, memory: {{cgroup: host}}}}\nidentity: {{user: [basic]}}\nquotas:\n  \
+             adaptive: {{tick: 1m, memory: {{cgroup: host, calm: 0.0001}}}}\nidentity: {{user: [basic]}}\nquotas:\n  \
              - {{name: asked, per: user, resource: requests, rate: 1/1h, burst: 9}}\n  \
              - {{name: egress, per: ip, resource: bytes, rate: 1/1h, burst: 10, mode: shadow}}\n{more}",
             origin.upstream()

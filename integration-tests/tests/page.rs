@@ -504,7 +504,7 @@ fn budgets_and_ranges_are_shown_in_both_themes_and_on_a_phone() {
     let origin = Origin::start(|_| Reply::Now(200, vec![b'x'; 3000]));
     let packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: {{min: 2, start: 5, max: 16}}}}]\n\
-         adaptive: {{tick: 1m, memory: {{cgroup: host}}}}\nquotas:\n  \
+         adaptive: {{tick: 1m, memory: {{cgroup: host, calm: 0.0001}}}}\nquotas:\n  \
          - {{name: egress-of-each-repository, per: repo, resource: bytes, rate: 1/1h, burst: 1KiB}}\n  \
          - {{name: asked, per: global, resource: requests, rate: 90/1m, burst: 1000, mode: shadow}}\n  \
          - {{name: ci, per: ip, match: {{repo: 'ci/*'}}, resource: requests, rate: 1/1s, burst: 7}}\n",

@@ -19,7 +19,7 @@ use rustix::{
 };
 
 const LIMITS: &str = "limits: [{name: all-clones, per: global, seats: {min: 1, max: 4}}]\n\
-     adaptive: {tick: 1m, memory: {cgroup: host}}\nqueue: {timeout: 10m, max_waiting: 1}\n\
+     adaptive: {tick: 1m, memory: {cgroup: host, calm: 0.0001}}\nqueue: {timeout: 10m, max_waiting: 1}\n\
      quotas: [{name: asked, per: repo, resource: requests, rate: 0.5/1h, burst: 200}]\n\
      identity: {user: [{header: x-user}], trusted_proxies: [127.0.0.1]}\n";
 

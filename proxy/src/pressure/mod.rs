@@ -110,15 +110,17 @@ fn placed(scope: &Scope) -> impl Fn(Unreadable) -> Unreadable {
     }
 }
 
-/// Reads the signals once a tick and has the gate adapt its limits, for as long as the process lives.
+/// Reads the signals once a tick and has the gate adapt its limits, for as long as the process lives. What is read at once
+/// is shown, but moves nothing: only a tick that has gone by tells how a limit is used and what that does to the server.
 pub async fn adapt_limits(shared: Arc<Shared>) {
     let mut meters = Meters::default();
+    let mut ticked = false;
     let mut reported = Reported::default();
     let mut moved = Moment::default();
     loop {
         let config = shared.config();
         let Some(adaptive) = &config.adaptive else {
-            (meters, reported) = Default::default();
+            (meters, reported, ticked) = Default::default();
             shared.pressure.lock().values.clear();
             tokio::time::sleep(SECOND).await;
             continue;
@@ -141,11 +143,12 @@ pub async fn adapt_limits(shared: Arc<Shared>) {
             .into_iter()
             .filter_map(|(signal, _, told)| Some((signal, told.ok()??)));
         shared.pressure.lock().values = values.collect();
-        if shared.floor.adapt(&readings) {
+        if ticked && shared.floor.adapt(&readings) {
             moved = shared.floor.now();
             report_move(&shared.floor);
         }
         tokio::time::sleep(adaptive.tick).await;
+        ticked = true;
     }
 }
 
