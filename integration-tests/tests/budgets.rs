@@ -253,11 +253,20 @@ fn a_clone_takes_the_seats_that_the_last_one_was_worth() {
     assert_eq!(packgate.status()["limits"][0]["in_use"], 3);
     assert_eq!(packgate.status()["running"][0]["seats"], 3);
     assert_eq!(clone(&packgate, "large.git").status, 429);
+    // Who is refused would have taken as many.
+    let refused = packgate.until_logged(2).remove(1);
+    assert_eq!(
+        (&refused["decision"], &refused["seats"]),
+        (&"refused".into(), &3.into())
+    );
     assert_eq!(clone(&packgate, "small.git").status, 200);
     latch.open();
     running.read_response().unwrap();
     let log = packgate.until_logged(4);
-    assert!(log.iter().any(|entry| entry["seats"] == 3), "{log:?}");
+    let small = log.iter().find(|entry| entry["repo"] == "small").unwrap();
+    assert_eq!(small["seats"], 1);
+    let large = log.iter().filter(|entry| entry["seats"] == 3);
+    assert_eq!(large.count(), 2, "{log:?}");
 }
 
 #[test]

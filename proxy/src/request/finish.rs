@@ -11,7 +11,7 @@ use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::{
-    admit::{Bill, Permit},
+    admit::Permit,
     decide,
     owed::Owed,
     release, respond,
@@ -138,13 +138,7 @@ pub fn finish(
         metrics.first_byte(shape, first_byte);
     }
 
-    let asked = || {
-        request
-            .shape()
-            .map_or(0, |shape| decide::seats_of(shape, &state.config.seats))
-    };
     let report = Report {
-        seats: request.bill.as_ref().map_or_else(asked, Bill::seats),
         config: state.config.clone(),
         received: state.received,
         duration: state.started.elapsed(),
@@ -186,8 +180,6 @@ fn fault_of(request: &UploadPack, error: Option<&Error>) -> Option<FailureKind> 
 /// What access log and trace say of a request.
 struct Report {
     config: Arc<Config>,
-    /// Those that it took, or asked for.
-    seats: u32,
     received: SystemTime,
     duration: Duration,
     /// How long the server worked for it.
@@ -235,10 +227,14 @@ impl Report {
         let trace = self.request.trace.take();
         let trace_id = trace.as_ref().map(Trace::id);
         let request = &self.request;
+        // What nothing gates is weighed by nobody.
+        let asked = request.shape();
+        let asked = || asked.map_or(0, |shape| decide::seats_of(shape, &self.config.seats));
+        let seats = request.seats.unwrap_or_else(asked);
         if let Some(worked) = self.worked {
             let cost = Cost {
                 cpu: cpu.unwrap_or_default(),
-                ..Cost::of(self.seats, worked, request.response_bytes)
+                ..Cost::of(seats, worked, request.response_bytes)
             };
             let debtor = Debtor {
                 repo: request.repo.clone(),
@@ -254,7 +250,7 @@ impl Report {
             agent: request.client.agent.as_deref(),
             shape: request.shape(),
             why: request.verdict.as_ref().and_then(|verdict| verdict.why),
-            seats: self.seats,
+            seats,
             decision: request.decision,
             limit: request.limit.as_deref(),
             wait: request.wait,
