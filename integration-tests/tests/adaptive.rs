@@ -1,11 +1,17 @@
 //! Limits that follow what the server can take, through the real binary: a folder of the test's own stands for a control
 //! group, and what it says is what the kernel would say.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use packgate_integration_tests::{
-    Connection, Latch, Origin, Packgate, Reply, Request, pkt, until, wait::stays,
+    Connection, Latch, Origin, Packgate, Reply, Request, pkt, until,
+    wait::{PATIENCE, stays},
 };
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 const GIB: u64 = 1 << 30;
@@ -278,4 +284,105 @@ fn this_machine_tells_its_processor_and_its_memory() {
         (0.0..=1.0).contains(&cpu) && memory > 0.0 && memory < 1.0,
         "{cpu} {memory}"
     );
+}
+
+/// The kernel's own files answer at once; a file on a mount that is gone does not, and neither does a pipe.
+#[test]
+fn a_file_that_hangs_stops_neither_the_other_signals_nor_the_process() {
+    let (origin, _latch) = Origin::holding();
+    let group = Group::new();
+    group.uses_memory(2 * GIB);
+    let pipe = group.path("pipe");
+    let put_pipe = || {
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        fs::hard_link(&pipe, group.path("new")).unwrap();
+        fs::rename(group.path("new"), group.path("memory.current")).unwrap();
+    };
+    put_pipe();
+    let signals = "cpu: {cgroup: GROUP}, memory: {cgroup: GROUP}";
+    let range = "{min: 1, start: 2, max: 50}";
+    let mut packgate = Packgate::start(&group.config(&origin, range, signals));
+    let _clones = [clone(&packgate), clone(&packgate)];
+    packgate.until_counts(2, 0);
+    let until_unreadable = || {
+        let before = unreadable(&packgate, "memory");
+        until("some ticks", || {
+            (unreadable(&packgate, "memory") >= before + 5.0).then_some(())
+        });
+    };
+    until_unreadable();
+    assert_eq!(seats(&packgate), 2);
+    assert_eq!(signal(&packgate, "cpu"), [0.0]);
+    assert_eq!(signal(&packgate, "memory"), [0.0; 0]);
+    let log = packgate.log();
+    let told = format!(
+        "of {}: the files do not answer within 2s",
+        group.0.path().display()
+    );
+    assert!(log.contains(&told), "{log}");
+
+    // The old look still hangs, whatever is there by now; when it is over there are others.
+    group.uses_memory(2 * GIB);
+    until_unreadable();
+    assert_eq!(seats(&packgate), 2);
+    drop(fs::OpenOptions::new().write(true).open(&pipe).unwrap());
+    until_seats(&packgate, 5);
+    assert_eq!(signal(&packgate, "memory"), [0.25]);
+    assert!(packgate.log().contains("the signal can be read again"));
+
+    fs::remove_file(&pipe).unwrap();
+    put_pipe();
+    until_unreadable();
+    packgate.signal(Signal::INT);
+    packgate.wait_exit(PATIENCE);
+}
+
+fn rate(packgate: &Packgate) -> f64 {
+    let status = packgate.status();
+    status["quotas"][0]["rate"].as_f64().unwrap()
+}
+
+/// Follows the rate from the first of `expected` to the last, once the group uses so much memory. A look can come too late
+/// to see one of them, and none comes too early: there is a second at least between two changes.
+fn follows(packgate: &Packgate, group: &Group, bytes: u64, expected: &[f64]) {
+    assert_eq!(rate(packgate), expected[0]);
+    let began = Instant::now();
+    group.uses_memory(bytes);
+    let last = expected.last().copied();
+    let mut ahead = expected.iter().copied().peekable();
+    until("the last rate", || {
+        let seen = rate(packgate);
+        while ahead.next_if(|next| *next != seen).is_some() {}
+        assert!(ahead.peek().is_some(), "{seen} is not of {expected:?}");
+        (Some(seen) == last).then_some(())
+    });
+    let least = Duration::from_secs(expected.len() as u64 - 2);
+    assert!(began.elapsed() >= least, "{:?}", began.elapsed());
+    let metrics = packgate.metrics();
+    let shown = metrics.get("packgate_quota_rate", &[("quota", "clones")]);
+    assert_eq!(Some(shown), last);
+}
+
+#[test]
+fn a_budget_that_scales_doubles_and_halves_with_the_load_each_second() {
+    let (origin, _latch) = Origin::holding();
+    let group = Group::new();
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\nadaptive: {{tick: 100ms, memory: {{cgroup: {}}}}}\nquotas: [{{name: clones, per: global, \
+         resource: requests, rate: {{min: 1/1s, start: 2/1s, max: 12/1s}}}}]\n",
+        origin.upstream(),
+        group.0.path().display()
+    ));
+    let some_seconds = Duration::from_millis(2500);
+    // Half of it is used, and then four fifths.
+    for bytes in [3 * GIB, 21 * GIB / 5] {
+        group.uses_memory(bytes);
+        stays(some_seconds, "it stays", || rate(&packgate) == 2.0);
+    }
+    let up = [2.0, 4.0, 8.0, 12.0];
+    follows(&packgate, &group, 3 * GIB - 1, &up);
+    let down = [12.0, 6.0, 3.0, 1.5, 1.0];
+    follows(&packgate, &group, 21 * GIB / 5 + GIB / 100, &down);
+    group.says("memory.current", "much\n");
+    stays(some_seconds, "it stays", || rate(&packgate) == 1.0);
 }

@@ -1,9 +1,16 @@
 //! Budgets and seats by weight, through the real binary: charged with what answers and processes really cost.
 
+use std::{fs, os::unix::fs::PermissionsExt};
+
 use packgate_integration_tests::{
-    Git, Latch, Origin, Packgate, Reply, Request, Response, pkt, repos::Sample, until,
+    Git, Latch, Origin, Packgate, Reply, Request, Response, pkt,
+    process::{find_command, signal},
+    repos::Sample,
+    until,
 };
+use rustix::process::Signal;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A server whose answers have so many bytes.
 fn answering(bytes: usize) -> Origin {
@@ -133,6 +140,100 @@ fn a_budget_of_cpu_seconds_is_charged_with_what_the_processes_took() {
     assert_eq!(clone(&packgate, "heavy.git").status, 429);
 }
 
+/// A `git http-backend` that has begun to answer, and cannot be reaped while its tracer has not seen its end: as one that
+/// hangs in the kernel.
+struct Undying {
+    dir: TempDir,
+}
+
+impl Undying {
+    fn new() -> Undying {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().display();
+        let strace = find_command("strace");
+        let strace = strace.display();
+        for (name, script) in [
+            ("git", format!("echo {place}")),
+            (
+                "git-http-backend",
+                format!("exec {strace} -DDD -q -e trace=none -o /dev/null {place}/work"),
+            ),
+            (
+                "work",
+                format!(
+                    "n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done\n\
+                     while read key value; do [ \"$key\" != TracerPid: ] || echo $value >{place}/tracer; done </proc/$$/status\n\
+                     printf 'Content-Type: application/x-git-upload-pack-result\\r\\n\\r\\n0008NAK\\n'\n\
+                     while read line; do :; done\nexec tail -f /dev/null"
+                ),
+            ),
+        ] {
+            let path = dir.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::create_dir(dir.path().join("repos")).unwrap();
+        Undying { dir }
+    }
+
+    fn path(&self) -> String {
+        let path = std::env::var("PATH").unwrap_or_default();
+        format!("{}:{path}", self.dir.path().display())
+    }
+
+    fn tracer(&self) -> Option<u32> {
+        let told = fs::read_to_string(self.dir.path().join("tracer")).ok()?;
+        told.trim().parse().ok()
+    }
+}
+
+impl Drop for Undying {
+    fn drop(&mut self) {
+        if let Some(tracer) = self.tracer() {
+            signal(tracer, Signal::KILL);
+        }
+    }
+}
+
+#[test]
+fn processes_that_take_long_to_end_are_charged_when_they_have_ended() {
+    let undying = Undying::new();
+    let config = format!(
+        "upstream: {{cgi: {{root: {}/repos}}}}\nquotas: [{{name: cpu, per: global, resource: cpu_seconds, \
+         rate: 0.001/1h, burst: 100, prices: {{clone: 20}}}}]\n",
+        undying.dir.path().display()
+    );
+    let packgate = Packgate::start_with_env(&config, &[("PATH", &undying.path())]);
+    let balance = || {
+        let worst = &quota(&packgate)["worst"]["balance"];
+        worst.as_f64().unwrap_or(100.0)
+    };
+    let mut connection = packgate.connect();
+    connection.send(&Request::upload_pack("demo.git", pkt::clone_v2()));
+    connection.read_head().unwrap();
+    let tracer = undying.tracer().unwrap();
+    signal(tracer, Signal::STOP);
+    drop(connection);
+
+    let logged = packgate.until_logged(1).remove(0);
+    assert_eq!(logged["outcome"], "client_gone");
+    assert!(logged["cpu_s"].is_null(), "{logged}");
+    assert!((79.9..80.1).contains(&balance()), "still held");
+    let spent = || {
+        let metrics = packgate.metrics();
+        let spent = metrics.values("packgate_upstream_cpu_seconds_total", |_| true);
+        spent.iter().sum::<f64>()
+    };
+    assert_eq!(spent(), 0.0);
+
+    signal(tracer, Signal::KILL);
+    until("the charge", || (balance() > 81.0).then_some(()));
+    let left = balance();
+    assert!(left < 100.0, "{left}");
+    let spent = until("the metric", || Some(spent()).filter(|spent| *spent > 0.0));
+    assert!((100.0 - spent - left).abs() < 0.01, "{spent}, {left}");
+}
+
 #[test]
 fn a_clone_takes_the_seats_that_the_last_one_was_worth() {
     let latch = Latch::new();
@@ -152,11 +253,20 @@ fn a_clone_takes_the_seats_that_the_last_one_was_worth() {
     assert_eq!(packgate.status()["limits"][0]["in_use"], 3);
     assert_eq!(packgate.status()["running"][0]["seats"], 3);
     assert_eq!(clone(&packgate, "large.git").status, 429);
+    // Who is refused would have taken as many.
+    let refused = packgate.until_logged(2).remove(1);
+    assert_eq!(
+        (&refused["decision"], &refused["seats"]),
+        (&"refused".into(), &3.into())
+    );
     assert_eq!(clone(&packgate, "small.git").status, 200);
     latch.open();
     running.read_response().unwrap();
     let log = packgate.until_logged(4);
-    assert!(log.iter().any(|entry| entry["seats"] == 3), "{log:?}");
+    let small = log.iter().find(|entry| entry["repo"] == "small").unwrap();
+    assert_eq!(small["seats"], 1);
+    let large = log.iter().filter(|entry| entry["seats"] == 3);
+    assert_eq!(large.count(), 2, "{log:?}");
 }
 
 #[test]

@@ -1,35 +1,12 @@
 //! `packgate check` of Kubernetes manifests, and of what limits mean for several pods.
 
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-};
+mod runner;
 
-struct Answer {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
+use runner::{Answer, run};
 
 /// `packgate check ARGS -` with `input` on standard input.
 fn check(args: &[&str], input: &str) -> Answer {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_packgate"))
-        .arg("check")
-        .args(args)
-        .arg("-")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A child that has seen enough closes its end.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    let output = child.wait_with_output().unwrap();
-    Answer {
-        code: output.status.code(),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    run(&[&["check"], args, &["-"]].concat(), &[], input.as_bytes())
 }
 
 /// The lines of a section, without its heading.
@@ -266,13 +243,9 @@ fn a_file_of_manifests_is_as_good_as_a_stream() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("rendered.yaml");
     std::fs::write(&file, MANIFESTS).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_packgate"))
-        .arg("check")
-        .arg(&file)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert!(output.stdout.starts_with(b"ConfigMap `release-packgate`"));
+    let answer = run(&["check", file.to_str().unwrap()], &[], b"");
+    assert_eq!(answer.code, Some(0));
+    assert!(answer.stdout.starts_with("ConfigMap `release-packgate`"));
 }
 
 #[test]
@@ -383,6 +356,7 @@ adaptive:
             "cpu         of the host: calm below 70 %, pressure above 90 %",
             "memory      of /no/such/group: calm below 50 %, pressure above 75 %",
             "first byte  of a pack: calm below 1.5 times the usual, pressure above 4 times",
+            "simulated   seats and rates stay where they start: recorded traffic does not tell the load",
         ]
     );
     let pods = section(&answer.stdout, "For 3 pods");

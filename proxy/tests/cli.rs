@@ -1,42 +1,25 @@
 //! The command line as a user meets it: output, exit codes, help.
 
-use std::{
-    io::Write,
-    process::{Command, Output, Stdio},
-};
+mod runner;
 
-fn packgate(args: &[&str]) -> Output {
+use std::process::Command;
+
+use runner::{Answer, run};
+
+fn packgate(args: &[&str]) -> Answer {
     packgate_reading(args, b"")
 }
 
-fn packgate_reading(args: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_packgate"))
-        .args(args)
-        .env("COLUMNS", "100")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A child that has seen enough closes its end.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+fn packgate_reading(args: &[&str], input: &[u8]) -> Answer {
+    run(args, &[], input)
 }
 
 #[test]
 fn help_names_every_subcommand_and_gives_examples() {
     for flag in ["--help", "-h"] {
         let output = packgate(&[flag]);
-        assert_eq!(output.status.code(), Some(0));
-        let help = stdout(&output);
+        assert_eq!(output.code, Some(0));
+        let help = output.stdout;
         for word in [
             "serve",
             "demo",
@@ -90,12 +73,12 @@ fn each_subcommand_explains_its_flags() {
         ("completions", &["bash", "zsh", "fish"]),
     ] {
         let output = packgate(&[command, "--help"]);
-        assert_eq!(output.status.code(), Some(0), "{command}");
+        assert_eq!(output.code, Some(0), "{command}");
         for word in words {
             assert!(
-                stdout(&output).contains(word),
+                output.stdout.contains(word),
                 "{word} is not in\n{}",
-                stdout(&output)
+                output.stdout
             );
         }
     }
@@ -104,9 +87,9 @@ fn each_subcommand_explains_its_flags() {
 #[test]
 fn the_version_is_printed() {
     let output = packgate(&["--version"]);
-    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.code, Some(0));
     assert_eq!(
-        stdout(&output),
+        output.stdout,
         format!("packgate {}\n", env!("CARGO_PKG_VERSION"))
     );
 }
@@ -123,12 +106,12 @@ fn wrong_usage_exits_64_and_explains_itself_on_stderr() {
         &["completions", "tcsh"],
     ] {
         let output = packgate(args);
-        assert_eq!(output.status.code(), Some(64), "{args:?}");
-        assert!(stdout(&output).is_empty(), "{args:?}");
+        assert_eq!(output.code, Some(64), "{args:?}");
+        assert!(output.stdout.is_empty(), "{args:?}");
         assert!(
-            stderr(&output).contains("--help"),
+            output.stderr.contains("--help"),
             "{args:?}: {}",
-            stderr(&output)
+            output.stderr
         );
     }
 }
@@ -143,9 +126,9 @@ fn check_prints_every_mistake_on_stderr_and_exits_64() {
     )
     .unwrap();
     let output = packgate(&["check", file.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(64));
-    assert!(stdout(&output).is_empty());
-    let told = stderr(&output);
+    assert_eq!(output.code, Some(64));
+    assert!(output.stdout.is_empty());
+    let told = output.stderr;
     let lines: Vec<&str> = told.lines().collect();
     assert!(
         lines[0].ends_with("packgate.yaml has 3 mistakes:"),
@@ -180,8 +163,8 @@ identity: {user: [credential, basic], trusted_proxies: [10.0.0.0/8]}
         &["check", "-", "--admin", "127.0.0.1:2", "--clones", "8"],
         yaml.as_bytes(),
     );
-    let told = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let told = output.stdout;
     let mut rest = told.as_str();
     for piece in [
         "127.0.0.1:1, unix:/run/gate",
@@ -238,8 +221,8 @@ adaptive: {cpu: {cgroup: host}}
 weigh: {per: cpu_seconds, unit: 60s, max: 4}
 ";
     let output = packgate_reading(&["check", "-", "--replicas", "3"], yaml.as_bytes());
-    let told = stdout(&output);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let told = output.stdout;
     for line in [
         "  1. cpu       100 CPU seconds a minute per repository, 250 CPU seconds saved up at most, for everything \
          (only what takes a seat); until known: clone 20 CPU seconds, shallow 0.5 CPU seconds",
@@ -257,7 +240,7 @@ weigh: {per: cpu_seconds, unit: 60s, max: 4}
 
     let only =
         "upstream: http://git:1\nquotas: [{name: a, per: ip, resource: requests, rate: 1/1s}]\n";
-    let told = stdout(&packgate_reading(&["check", "-"], only.as_bytes()));
+    let told = packgate_reading(&["check", "-"], only.as_bytes()).stdout;
     assert!(
         told.contains("\n  none: any number may run at once\n"),
         "{told}"
@@ -276,14 +259,14 @@ fn check_says_plainly_ok_when_there_is_nothing_to_say() {
         "2",
     ]);
     assert_eq!(
-        (output.status.code(), stdout(&output).lines().last()),
+        (output.code, output.stdout.lines().last()),
         (Some(0), Some("ok"))
     );
     let output = packgate(&["check", "/dev/null", "--upstream", "http://git"]);
     assert!(
-        stdout(&output).contains("nothing is gated"),
+        output.stdout.contains("nothing is gated"),
         "{}",
-        stdout(&output)
+        output.stdout
     );
 }
 
@@ -291,16 +274,20 @@ fn check_says_plainly_ok_when_there_is_nothing_to_say() {
 fn check_knows_the_files_of_this_machine() {
     let yaml = b"upstream: {cgi: {root: /no/such/dir}}\nidentity: {user: [credential], hash_key_file: /no/such/key}";
     let output = packgate_reading(&["check", "-"], yaml);
-    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.code, Some(0));
     assert!(
-        stdout(&output).contains("upstream.cgi.root: /no/such/dir is not a directory"),
+        output
+            .stdout
+            .contains("upstream.cgi.root: /no/such/dir is not a directory"),
         "{}",
-        stdout(&output)
+        output.stdout
     );
     assert!(
-        stdout(&output).contains("identity.hash_key_file: /no/such/key cannot be read"),
+        output
+            .stdout
+            .contains("identity.hash_key_file: /no/such/key cannot be read"),
         "{}",
-        stdout(&output)
+        output.stdout
     );
 }
 
@@ -308,15 +295,15 @@ fn check_knows_the_files_of_this_machine() {
 fn a_file_that_is_not_there_exits_66() {
     for command in ["check", "classify"] {
         let output = packgate(&[command, "/no/such/file"]);
-        assert_eq!(output.status.code(), Some(66), "{command}");
+        assert_eq!(output.code, Some(66), "{command}");
         assert!(
-            stderr(&output).contains("cannot read /no/such/file"),
+            output.stderr.contains("cannot read /no/such/file"),
             "{}",
-            stderr(&output)
+            output.stderr
         );
     }
     assert_eq!(
-        packgate(&["classify", "/"]).status.code(),
+        packgate(&["classify", "/"]).code,
         Some(66),
         "a directory opens, but cannot be read"
     );
@@ -325,8 +312,8 @@ fn a_file_that_is_not_there_exits_66() {
 #[test]
 fn the_schema_needs_no_file() {
     let output = packgate(&["check", "--schema"]);
-    assert_eq!(output.status.code(), Some(0));
-    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.code, Some(0));
+    let schema: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
     assert!(schema["properties"]["limits"].is_object());
 }
 
@@ -334,8 +321,8 @@ fn the_schema_needs_no_file() {
 fn completions_know_the_flags() {
     for shell in ["bash", "zsh", "fish"] {
         let output = packgate(&["completions", shell]);
-        assert_eq!(output.status.code(), Some(0), "{shell}");
-        assert!(stdout(&output).contains("clones-per-repo"), "{shell}");
+        assert_eq!(output.code, Some(0), "{shell}");
+        assert!(output.stdout.contains("clones-per-repo"), "{shell}");
     }
 }
 
@@ -349,8 +336,8 @@ fn a_reader_that_leaves_early_is_no_failure() {
         .output()
         .unwrap();
     assert_eq!(
-        (output.status.code(), stderr(&output).as_str()),
-        (Some(0), "")
+        (output.status.code(), &output.stderr[..]),
+        (Some(0), &b""[..])
     );
 }
 
@@ -360,12 +347,12 @@ const CLONE: &[u8] = b"0011command=fetch0001000fno-progress\
 #[test]
 fn classify_prints_one_line_of_json() {
     let output = packgate_reading(&["classify", "--format", "json"], CLONE);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
     let expected = format!(
         "{{\"shape\":\"clone\",\"why\":null,\"protocol\":2,\"wants\":1,\"haves\":0,\"filter\":null,\"depth\":null,\"decided_at\":{}}}\n",
         CLONE.len()
     );
-    assert_eq!(stdout(&output), expected);
+    assert_eq!(output.stdout, expected);
 }
 
 #[test]
@@ -385,9 +372,9 @@ fn classify_exits_0_whatever_the_shape() {
             &[&["classify", "--format", "json", "-"], args].concat(),
             input,
         );
-        assert_eq!(output.status.code(), Some(0), "{shape}");
+        assert_eq!(output.code, Some(0), "{shape}");
         let start = format!("{{\"shape\":\"{shape}\",\"why\":{why},");
-        assert!(stdout(&output).starts_with(&start), "{}", stdout(&output));
+        assert!(output.stdout.starts_with(&start), "{}", output.stdout);
     }
 }
 
@@ -398,14 +385,14 @@ fn classify_speaks_to_people_by_default_and_reads_files() {
     std::fs::write(&file, CLONE).unwrap();
     let output = packgate(&["classify", file.to_str().unwrap()]);
     assert!(
-        stdout(&output).starts_with("clone: a full clone\n"),
+        output.stdout.starts_with("clone: a full clone\n"),
         "{}",
-        stdout(&output)
+        output.stdout
     );
     assert!(
-        stdout(&output).contains("wants       1\n"),
+        output.stdout.contains("wants       1\n"),
         "{}",
-        stdout(&output)
+        output.stdout
     );
 }
 
@@ -418,7 +405,7 @@ fn classify_streams_a_body_of_any_length() {
     body.extend_from_slice(b"0009done\n0000");
     let output = packgate_reading(&["classify", "--format", "json"], &body);
     let start = "{\"shape\":\"clone\",\"why\":null,\"protocol\":2,\"wants\":400000,";
-    assert!(stdout(&output).starts_with(start), "{}", stdout(&output));
+    assert!(output.stdout.starts_with(start), "{}", output.stdout);
 }
 
 #[test]
@@ -426,8 +413,8 @@ fn a_file_that_does_not_end_is_no_configuration() {
     let endless = packgate(&["check", "/dev/zero"]);
     let piped = packgate_reading(&["check", "-"], &[b'#'; (4 << 20) + 1]);
     for (output, name) in [(endless, "/dev/zero"), (piped, "standard input")] {
-        assert_eq!(output.status.code(), Some(66), "{name}");
-        let error = stderr(&output);
+        assert_eq!(output.code, Some(66), "{name}");
+        let error = output.stderr;
         assert!(
             error.contains(name) && error.contains("larger than 4MiB"),
             "{error}"

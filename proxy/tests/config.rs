@@ -507,12 +507,15 @@ const BAD: &[(&str, &[(&str, &str)])] = &[
         ],
     ),
     (
-        "quotas: [{name: a, per: global, resource: requests, rate: {min: 5/1m, start: 1/1m, max: 9/1m}}, {name: b, per: repo, resource: requests, rate: {min: 5/1m, most: 9/1m}}]",
+        "quotas: [{name: a, per: global, resource: requests, rate: {min: 5/1m, start: 1/1m, max: 9/1m}}, {name: b, per: repo, resource: requests, rate: {min: 5/1m, most: 9/1m}}, {name: c, per: ip, resource: requests, rate: {min: 5/1m, max: 300/1h}}]",
         &[
-            ("quotas[0].rate", "must be in order: min <= start <= max"),
+            ("quotas[0].rate.start", "must be from `min` to `max`"),
             ("quotas[1].rate.most", "unknown key"),
-            ("quotas[1].rate.start", "is missing"),
             ("quotas[1].rate.max", "is missing"),
+            (
+                "quotas[2].rate",
+                "`min` must be below `max`. For a rate that stays write one",
+            ),
         ],
     ),
     (
@@ -881,12 +884,14 @@ quotas:
   - {name: memory, per: repo, resource: memory_seconds, rate: 0.5 / 1s, shapes: all}
   - {name: egress, per: ip, match: {repo: a/b}, resource: bytes, rate: 10GiB/1h, burst: 1TB}
   - {name: requests, per: repo, resource: requests, rate: {min: 30/1m, start: 60/1m, max: 2/1s}}
+  - {name: slow, per: user, resource: requests, rate: {min: 30/1m, max: 2/1s}}
+identity: {user: [basic]}
 adaptive: {cpu: {cgroup: host}}
 weigh: {per: cpu_seconds, unit: 1m, max: 4}
 "
     .replace("1TB", "1000GB");
     let policy = parse(&yaml).unwrap().policy;
-    let [cpu, memory, egress, requests] = &policy.quotas[..] else {
+    let [cpu, memory, egress, requests, slow] = &policy.quotas[..] else {
         panic!("{:?}", policy.quotas)
     };
     assert_eq!(
@@ -909,6 +914,8 @@ weigh: {per: cpu_seconds, unit: 1m, max: 4}
     assert_eq!(egress.burst, 1e12);
     assert_eq!((requests.rate, requests.burst), (1.0, 60.0));
     assert_eq!(requests.scales, Some(RateRange { min: 0.5, max: 2.0 }));
+    assert_eq!((slow.rate, slow.burst), (0.5, 30.0), "as `min`");
+    assert_eq!(slow.scales, requests.scales);
     let weigh = policy.weigh.unwrap();
     assert_eq!(
         (weigh.per, weigh.unit, weigh.max.get()),

@@ -1,9 +1,12 @@
 //! The shipped examples: valid for the binary, valid for the schema, complete where they say so.
 
-use std::{collections::BTreeSet, path::PathBuf, process::Command};
+mod runner;
+
+use std::{collections::BTreeSet, path::PathBuf};
 
 use packgate::config::{Config, Overrides, SCHEMA};
 use regex::Regex;
+use runner::run;
 use serde_json::Value;
 
 /// The configurations in `examples/`, and those that stand beside a file for another program.
@@ -40,22 +43,11 @@ fn packgate_check_accepts_every_example() {
         assert!(names(&files).contains(&expected), "{files:?}");
     }
     for file in files {
-        let output = Command::new(env!("CARGO_BIN_EXE_packgate"))
-            .arg("check")
-            .arg(&file)
-            .output()
-            .unwrap();
-        let (stdout, stderr) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{}\n{stderr}",
-            file.display()
-        );
-        assert!(stdout.lines().last().unwrap().starts_with("ok"), "{stdout}");
+        let file = file.to_str().unwrap();
+        let answer = run(&["check", file], &[], b"");
+        assert_eq!(answer.code, Some(0), "{file}\n{}", answer.stderr);
+        let last = answer.stdout.lines().last().unwrap();
+        assert!(last.starts_with("ok"), "{}", answer.stdout);
     }
 }
 
@@ -153,7 +145,8 @@ fn schema_and_parser_agree() {
         "quotas: [{name: a, per: repo, resource: requests, rate: 0.5/1m 30s, burst: 3.5, shapes: all}]",
         "quotas: [{name: a, per: repo, resource: bytes, rate: 1/1s, burst: 1GiB, prices: {clone: 1MiB}}]",
         "quotas: [{name: a, per: repo, resource: requests, rate: {min: 1/1m, start: 2/1m, max: 3/1m}}]\nadaptive: {cpu: {cgroup: host}}",
-        "quotas: [{name: a, per: repo, resource: requests, rate: {min: 1/1m, max: 3/1m}}]",
+        "quotas: [{name: a, per: repo, resource: requests, rate: {min: 1/1m, max: 3/1m}}]\nadaptive: {cpu: {cgroup: host}}",
+        "quotas: [{name: a, per: repo, resource: requests, rate: {min: 1/1m, start: 2/1m}}]\nadaptive: {cpu: {cgroup: host}}",
         "quotas: [{name: a, per: repo, resource: requests}]",
         "quotas: [{name: a, per: repo, resource: seats, rate: 1/1s}]",
         "quotas: [{name: a, per: repo, resource: requests, rate: 5}]",

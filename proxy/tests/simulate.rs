@@ -1,47 +1,30 @@
 //! `packgate simulate` as a user meets it, and as the documents show it.
 
+mod runner;
+
 use std::{
     fs,
-    io::Write,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
 };
+
+use runner::run;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Runs it at the root of the sources, as the documents have it.
-fn packgate(args: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_packgate"))
-        .args(args)
-        .current_dir(root())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A child that complains at once does not read.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    child.wait_with_output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
 /// What it says of these arguments, which are right.
 fn simulated(args: &[&str], input: &[u8]) -> String {
-    let output = packgate(&[&["simulate"], args].concat(), input);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    text(&output.stdout)
+    let answer = run(&[&["simulate"], args].concat(), &[], input);
+    assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+    answer.stdout
 }
 
 /// Its exit code and complaint.
 fn refused(args: &[&str], input: &[u8]) -> (Option<i32>, String) {
-    let output = packgate(&[&["simulate"], args].concat(), input);
-    assert_eq!(text(&output.stdout), "");
-    (output.status.code(), text(&output.stderr))
+    let answer = run(&[&["simulate"], args].concat(), &[], input);
+    assert_eq!(answer.stdout, "");
+    (answer.code, answer.stderr)
 }
 
 const POLICY: &str = "examples/simulate/packgate.yaml";
@@ -54,8 +37,8 @@ fn example(args: &[&str]) -> String {
     )
 }
 
-fn log() -> Vec<u8> {
-    fs::read(root().join(LOG)).unwrap()
+fn log() -> String {
+    fs::read_to_string(root().join(LOG)).unwrap()
 }
 
 /// A policy in a file of its own.
@@ -138,7 +121,7 @@ fn the_same_traffic_twice_gives_the_same_bytes() {
 #[test]
 fn the_order_of_the_lines_and_the_way_they_come_make_no_difference() {
     let from_file = example(&[]);
-    let log = text(&log());
+    let log = log();
     let mut lines: Vec<&str> = log.lines().collect();
     lines.reverse();
     let piped = simulated(
@@ -178,7 +161,7 @@ fn seats_are_those_of_the_policy_and_exempt_rules_exempt() {
         let row = said.lines().last().unwrap();
         row.split_whitespace().next().unwrap().parse().unwrap()
     };
-    let log = text(&log());
+    let log = log();
     let lines = |part: &str| log.lines().filter(|line| line.contains(part)).count() as u64;
     let (clones, shallow) = (lines("\"shape\":\"clone\""), lines("\"shape\":\"shallow\""));
     assert!(clones > 0 && shallow > 0);
@@ -213,24 +196,21 @@ fn lines_of_both(log: &str, repo: &str, shape: &str) -> u64 {
 #[test]
 fn lines_that_cannot_be_read_are_told_on_stderr_and_left_out() {
     let mut log = log();
-    log.extend_from_slice(b"{\"time\":\"2026-11-30T09:5");
+    log.push_str("{\"time\":\"2026-11-30T09:5");
     let args = ["simulate", "--policy", POLICY, "--traffic", "-"];
-    let output = packgate(&args, &log);
-    assert_eq!(output.status.code(), Some(0));
-    assert_eq!(
-        text(&output.stdout).replace("standard input", LOG),
-        example(&[])
-    );
-    let lines = log.iter().filter(|b| **b == b'\n').count();
-    let told = text(&output.stderr);
+    let output = run(&args, &[], log.as_bytes());
+    assert_eq!(output.code, Some(0));
+    assert_eq!(output.stdout.replace("standard input", LOG), example(&[]));
+    let lines = log.matches('\n').count();
+    let told = output.stderr;
     let start = format!("packgate: standard input, line {} is left out: ", lines + 1);
     assert!(
         told.starts_with(&start) && told.lines().count() == 1,
         "{told}"
     );
 
-    let many = "torn\n".repeat(9) + &text(&log);
-    let told = text(&packgate(&args, many.as_bytes()).stderr);
+    let many = "torn\n".repeat(9) + &log;
+    let told = run(&args, &[], many.as_bytes()).stderr;
     assert_eq!(told.lines().count(), 6, "{told}");
     assert!(
         told.ends_with("packgate: standard input: 5 more lines are left out\n"),
@@ -256,6 +236,65 @@ fn without_a_single_request_there_is_nothing_to_tell() {
         ),
         "{told}"
     );
+}
+
+/// The values of a table's rows, and how many were refused with each.
+fn refusals(page: &str) -> Vec<(&str, u64)> {
+    let rows = page.lines().skip_while(|line| !line.contains("gated"));
+    let cells = rows.skip(1).map_while(|row| {
+        let mut cells = row.split_whitespace();
+        Some((cells.next()?, cells.nth(1)?.parse().ok()?))
+    });
+    cells.collect()
+}
+
+#[test]
+fn rates_and_sizes_of_budgets_are_varied_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let svg = dir.path().join("a.svg");
+    let svg = svg.to_str().unwrap();
+    for (budget, vary, values, axis) in [
+        (
+            "resource: requests, rate: 1/1m, burst: 1",
+            "quotas.a.rate=1/1m,100/1m,30/1h",
+            ["30/1h", "1/1m", "100/1m"],
+            "quotas.a.rate, per second",
+        ),
+        (
+            "resource: bytes, rate: 1/1h, burst: 1",
+            "quotas.a.burst=1GiB,1000GiB,1MiB",
+            ["1MiB", "1GiB", "1000GiB"],
+            "quotas.a.burst, bytes",
+        ),
+    ] {
+        let budget = format!("quotas: [{{name: a, per: global, {budget}}}]");
+        let budget = policy(dir.path(), &budget);
+        let args = [
+            "--policy",
+            &budget,
+            "--traffic",
+            LOG,
+            "--vary",
+            vary,
+            "--svg",
+            svg,
+        ];
+        let page = simulated(&args, b"");
+        let mut rows = refusals(&page);
+        let (_, tried) = vary.split_once('=').unwrap();
+        let shown: Vec<_> = rows.iter().map(|(value, _)| *value).collect();
+        assert_eq!(shown.join(","), tried);
+        // The more comes in, or is saved up, the fewer are refused.
+        rows.sort_by_key(|(_, refused)| std::cmp::Reverse(*refused));
+        assert_eq!([rows[0].0, rows[1].0, rows[2].0], values, "{page}");
+        assert!(rows[0].1 > rows[1].1 && rows[1].1 > rows[2].1, "{page}");
+        let best = values[2];
+        assert!(
+            page.contains(&format!(" = {best}: the fewest refusals")),
+            "{page}"
+        );
+        assert!(fs::read_to_string(svg).unwrap().contains(axis), "{axis}");
+    }
 }
 
 #[test]
@@ -316,6 +355,14 @@ fn every_mistake_names_its_place() {
             &["'--vary <KEY=FROM..TO[..STEP]>'", "needs a step"],
         ),
         (
+            &varied("limits.all-clones.seats=1/1m,2/1m"),
+            64,
+            &[
+                "with limits.all-clones.seats = 1/1m, examples/simulate/packgate.yaml has a mistake:",
+                "  limits[0].seats: must be a whole number",
+            ],
+        ),
+        (
             &storm("2x java@4s,3y go@1s"),
             64,
             &["'--storm <STORM>'", "at character 12: how many clones?"],
@@ -365,7 +412,7 @@ fn a_policy_without_a_limit_gates_nothing_and_says_so() {
 
 #[test]
 fn what_did_not_run_in_the_log_is_told_to_be_estimated() {
-    let log = text(&log()).replacen("\"decision\":\"passed\"", "\"decision\":\"refused\"", 2);
+    let log = log().replacen("\"decision\":\"passed\"", "\"decision\":\"refused\"", 2);
     let said = simulated(&["--policy", POLICY, "--traffic", "-"], log.as_bytes());
     assert!(
         said.contains("\n2 of them did not run there; each is taken to run as long as others"),

@@ -1,13 +1,15 @@
 //! The keys about TLS: what they mean, and every mistake in them and in the files they name at once.
 
+mod runner;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use packgate::config::{Config, ConfigErrors, Overrides, Upstream};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use runner::run;
 use tempfile::TempDir;
 
 /// A directory with certificates of every kind.
@@ -317,17 +319,8 @@ fn check(files: &Files, yaml: &str, env: &[(&str, &str)]) -> (Option<i32>, Strin
         yaml.replace('$', &files.0.path().display().to_string()),
     )
     .unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_packgate"))
-        .arg("check")
-        .arg(&file)
-        .envs(env.iter().copied())
-        .output()
-        .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (
-        output.status.code(),
-        String::from_utf8_lossy(&said).into_owned(),
-    )
+    let answer = run(&["check", file.to_str().unwrap()], env, b"");
+    (answer.code, answer.stdout + &answer.stderr)
 }
 
 #[test]

@@ -36,6 +36,11 @@ impl Gate {
         running.map_or(0, |running| running.occupies.seats)
     }
 
+    /// How many seats a demand would take that came now: of one that is weighed more than it asks for.
+    pub fn weigh(&self, demand: &Demand) -> u32 {
+        self.budgets.seats(self.settings.weigh.as_ref(), demand)
+    }
+
     /// A demand without seats passes, unless a budget that is charged for it has nothing left.
     pub(super) fn offer_without_seats(&mut self, demand: &Demand) -> Offer {
         if !self.budgets.concern(demand, &self.settings) {

@@ -226,6 +226,15 @@ fn adaptive(page: &mut Page, config: &Config) {
             ),
         );
     }
+    let policy = &config.policy;
+    if policy.limits.iter().any(|limit| limit.adapts.is_some())
+        || policy.quotas.iter().any(|quota| quota.scales.is_some())
+    {
+        page.row(
+            "simulated",
+            "seats and rates stay where they start: recorded traffic does not tell the load",
+        );
+    }
 }
 
 fn counted(per: Per) -> &'static str {

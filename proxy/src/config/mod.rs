@@ -48,7 +48,7 @@ pub use adaptive::{Adaptive, Band, Scope, Watched};
 pub use errors::{ConfigError, ConfigErrors, LoadError};
 pub(crate) use limits::conditions;
 pub(crate) use manifests::{Embedded, in_manifests};
-pub(crate) use scalars::{control_socket, duration, show_size, shown};
+pub(crate) use scalars::{control_socket, duration, number, show_size, shown, size};
 pub(crate) use vary::Change;
 pub(crate) use warnings::doubt_admin;
 

@@ -228,13 +228,26 @@ fn rates(resource: Resource) -> impl Read<Rates> {
             });
         };
         let section = Section::open(&entry.path, Some(entry.value), keys::RATE, mistakes);
-        let mut read = |key, what| section.required(key, what, rate(resource), mistakes);
-        let min = read("min", "the rate it never falls below, such as `10/1m`");
-        let start = read("start", "the rate it has at first");
-        let max = read("max", "the rate it never rises above");
-        let (min, start, max) = (min?, start?, max?);
-        if !(min.per_second <= start.per_second && start.per_second <= max.per_second) {
-            mistakes.add(&entry.path, "must be in order: min <= start <= max");
+        let rate = rate(resource);
+        let min = section.required(
+            "min",
+            "the rate it never falls below, such as `10/1m`",
+            &rate,
+            mistakes,
+        );
+        let start = section.optional("start", &rate, mistakes);
+        let max = section.required("max", "the rate it never rises above", &rate, mistakes);
+        let (min, max) = (min?, max?);
+        let start = start?.unwrap_or(min);
+        if min.per_second >= max.per_second {
+            mistakes.add(
+                &entry.path,
+                "`min` must be below `max`. For a rate that stays write one",
+            );
+            return None;
+        }
+        if !(min.per_second..=max.per_second).contains(&start.per_second) {
+            mistakes.add(section.path_of("start"), "must be from `min` to `max`");
             return None;
         }
         let scales = RateRange {

@@ -55,7 +55,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// `1MiB`, `64KiB`, `500kB`, `1048576`: a whole number and a unit; binary (KiB, or Ki as Kubernetes writes it) or
 /// decimal (kB). A lone `K` or `M` means 1,000 to some and 1,024 to others, so it is refused.
-pub(super) fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
             "must be a size such as `1MiB`, `64KiB`, `500kB` or a number of bytes, not {}",
@@ -91,7 +91,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// `100`, `0.5`: a number that is not negative, in decimal digits.
-pub(super) fn number(text: &str) -> Result<f64, String> {
+pub(crate) fn number(text: &str) -> Result<f64, String> {
     let text = text.trim();
     let decimal = text
         .bytes()

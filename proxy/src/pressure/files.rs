@@ -1,10 +1,6 @@
-//! Small files of the kernel, read whole.
+//! Small files of the kernel, read whole. What does not answer is dealt with by [`looks`](super::looks).
 
-use std::{
-    fs::{self, File},
-    io,
-    path::Path,
-};
+use std::{fs::File, io, path::Path};
 
 use rustix::io::Errno;
 
@@ -20,7 +16,7 @@ pub(super) type Text = Result<Option<String>, super::Unreadable>;
 pub(super) fn read(folder: &Path, name: &str) -> Text {
     let path = folder.join(name);
     let said = |what: &str| format!("{} {what}", path.display());
-    match contents(&path) {
+    match File::open(&path).and_then(|file| bounded::read(file, LARGEST)) {
         Ok(Some(bytes)) => match String::from_utf8(bytes) {
             Ok(text) => Ok(Some(text)),
             Err(_) => Err(said("is not text")),
@@ -30,14 +26,6 @@ pub(super) fn read(folder: &Path, name: &str) -> Text {
         Err(e) if Errno::from_io_error(&e) == Some(Errno::OPNOTSUPP) => Ok(None),
         Err(e) => Err(said(&format!("cannot be read: {e}"))),
     }
-}
-
-fn contents(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // To open a pipe would wait for whoever writes to it.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
-    bounded::read(File::open(path)?, LARGEST)
 }
 
 /// The text of a file that must be there.
@@ -61,19 +49,25 @@ pub(super) fn number(text: &str, key: &str, name: &str) -> Result<u64, super::Un
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn what_is_no_file_is_unreadable_and_what_is_not_there_is_nothing() {
+    fn what_is_no_small_text_is_unreadable_and_what_is_not_there_is_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
         fs::write(path.join("a"), "text\n").unwrap();
         fs::write(path.join("b"), b"\xff").unwrap();
         fs::create_dir(path.join("c")).unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, path.join("d"), 0o600.into()).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path.join("d")).unwrap();
         assert_eq!(read(path, "a"), Ok(Some("text\n".to_owned())));
         assert_eq!(read(path, "e"), Ok(None));
-        for (name, why) in [("b", "not text"), ("c", "not a file"), ("d", "not a file")] {
+        for (name, why) in [
+            ("b", "not text"),
+            ("c", "cannot be read"),
+            ("d", "too large"),
+        ] {
             assert!(read(path, name).unwrap_err().contains(why), "{name}");
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! A signal is one number at each tick, and two thresholds from the configuration: below the first the server is calm, above
 //! the second it is pressed. What a file of the kernel says is text in and a number or a sentence out (`cpu`, `memory`), what
-//! requests tell is kept in `first_byte`; only `files` reads files and only `adapt_limits` has a clock. The decision is the
-//! policy's.
+//! requests tell is kept in `first_byte`; only `files` reads files, `looks` bounds how long that is waited for, and the two
+//! tasks here have the clock. The decision is the policy's.
 //!
 //! A signal that cannot be read is told apart from a calm one: whoever mistypes a path would otherwise raise his limits to
 //! their maximum, and see nothing.
@@ -11,6 +11,7 @@
 mod cpu;
 mod files;
 mod first_byte;
+mod looks;
 mod memory;
 
 use std::{
@@ -28,6 +29,7 @@ use crate::{
 };
 pub use first_byte::Awaited;
 use first_byte::FirstBytes;
+use looks::{Looks, PATIENCE};
 
 /// How often budgets are told the load, and a configuration without signals is looked at again.
 const SECOND: Duration = Duration::from_secs(1);
@@ -61,45 +63,66 @@ impl Pressure {
     }
 }
 
-/// What the kernel has counted so far, for signals that are differences between two looks.
+/// What the kernel has counted so far, for signals that are differences between two looks, and the looks that hang.
 #[derive(Default)]
 struct Meters {
     cpu: cpu::Meter,
     /// Whose processor that is.
     of: Option<Scope>,
+    cpu_looks: Looks<(cpu::Look, Moment)>,
+    memory_looks: Looks<memory::Look>,
 }
 
 impl Meters {
     /// The processor, and the memory; those that are watched.
     async fn read(&mut self, adaptive: &Adaptive, floor: &Arc<Floor>) -> Vec<(Signal, Band, Told)> {
-        let (cpu, memory) = (adaptive.cpu.clone(), adaptive.memory.clone());
-        let of = cpu.as_ref().map(|watched| watched.scope.clone());
+        let of = adaptive.cpu.as_ref().map(|watched| watched.scope.clone());
         if of != self.of {
             // What two groups have used has no difference.
             (self.cpu, self.of) = (cpu::Meter::default(), of);
         }
-        let floor = floor.clone();
-        let look = move || {
-            let cpu = cpu.map(|watched| (cpu::look(&watched.scope), watched));
-            let memory = memory.map(|watched| (memory::look(&watched.scope), watched));
-            (cpu, memory, floor.now())
-        };
-        // The kernel may have to add up much for these, and whoever mounts something strange there shall stop nobody.
-        let Ok((cpu, memory, now)) = tokio::task::spawn_blocking(look).await else {
-            // The process ends.
-            return std::future::pending().await;
-        };
+        let (cpu, memory) = tokio::join!(
+            async {
+                let watched = adaptive.cpu.as_ref()?;
+                let (scope, floor) = (watched.scope.clone(), floor.clone());
+                let look = move || (cpu::look(&scope), floor.now());
+                Some((watched, self.cpu_looks.at(&watched.scope, look).await))
+            },
+            async {
+                let watched = adaptive.memory.as_ref()?;
+                let scope = watched.scope.clone();
+                let look = move || memory::look(&scope);
+                Some((watched, self.memory_looks.at(&watched.scope, look).await))
+            },
+        );
         let mut told = Vec::new();
-        if let Some((text, Watched { band, scope })) = cpu {
-            let share = self.cpu.read(&text, now);
-            told.push((Signal::Cpu, band, share.map_err(placed(&scope))));
+        if let Some((Watched { band, scope }, seen)) = cpu {
+            let share = match seen {
+                Some((look, now)) => self.cpu.read(&look, now),
+                None => {
+                    self.cpu = cpu::Meter::default();
+                    Err(hangs())
+                }
+            };
+            told.push((Signal::Cpu, *band, share.map_err(placed(scope))));
         }
-        if let Some((text, Watched { band, scope })) = memory {
-            let share = memory::share(&text).map(Some);
-            told.push((Signal::Memory, band, share.map_err(placed(&scope))));
+        if let Some((Watched { band, scope }, seen)) = memory {
+            let share = seen.ok_or_else(hangs).and_then(|look| memory::share(&look));
+            told.push((
+                Signal::Memory,
+                *band,
+                share.map(Some).map_err(placed(scope)),
+            ));
         }
         told
     }
+}
+
+fn hangs() -> Unreadable {
+    format!(
+        "the files do not answer within {}",
+        humantime::format_duration(PATIENCE)
+    )
 }
 
 /// Why a signal cannot be read, with the place that was looked at.

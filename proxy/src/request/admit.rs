@@ -142,6 +142,11 @@ impl Floor {
         })
     }
 
+    /// The seats that `demand` would take now.
+    pub fn weigh(&self, demand: &Demand) -> u32 {
+        self.lock().gate.weigh(demand)
+    }
+
     /// Has `witness` told of every decision of the shadow, from whatever thread; only the first one is.
     pub fn on_shadow(&self, witness: impl Fn(&ShadowDecision) + Send + Sync + 'static) {
         let _ = self.witness.set(Box::new(witness));

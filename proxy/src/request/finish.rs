@@ -6,13 +6,15 @@ use std::{
 };
 
 use packgate_classifier::{Fault, Shape};
-use packgate_policy::{Ended, Spent};
+use packgate_policy::Ended;
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::{
-    admit::{Bill, Permit},
-    decide, release, respond,
+    admit::Permit,
+    decide,
+    owed::Owed,
+    release, respond,
     shadow::Supposed,
     state::{Body, RequestState, UploadPack},
 };
@@ -25,7 +27,7 @@ use crate::{
         metrics::{Decision, FailureKind},
         traces::Trace,
     },
-    upstream::cgi,
+    upstream::cgi::{self, Expected},
     watch::{Cost, Debtor},
 };
 
@@ -193,46 +195,42 @@ impl Report {
     /// Writes it: at once, or when the embedded backend has said what the request cost, which is when its processes have
     /// ended. Seats that are `kept` come back then, too; without such a report after a time.
     fn deliver(mut self, shared: &Arc<Shared>, shape: Shape, kept: Option<Permit>) {
-        let Some(cost) = self.request.cost.take() else {
+        let owed = Owed {
+            bill: self.request.bill.take(),
+            bytes: self.request.response_bytes,
+            since: self.request.forwarded,
+        };
+        let Some(mut expected) = self.request.cost.take() else {
             if let Some(permit) = kept {
                 release::after(self.config.upstream_abort_grace, permit);
             }
+            owed.pay(None);
             return self.write(shared, None);
         };
         let shared_then = shared.clone();
         shared.work.spawn(async move {
-            let cost = cost.wait(COST_DELAY).await;
+            let cost = expected.within(COST_DELAY).await;
             drop(kept);
-            if let Some(cost) = cost {
-                shared_then.metrics.upstream_cpu(shape, cost.cpu);
+            match cost {
+                Some(cost) => {
+                    owed.pay(Some(cost));
+                    shared_then.metrics.upstream_cpu(shape, cost.cpu);
+                }
+                None => owe(shared_then.clone(), owed, expected, shape),
             }
             self.write(&shared_then, cost);
         });
     }
 
-    fn spent(&self, cost: Option<cgi::Cost>) -> Spent {
-        const GIB: f64 = (1u64 << 30) as f64;
-        let worked = self.worked.unwrap_or_default().as_secs_f64();
-        Spent {
-            bytes: self.request.response_bytes,
-            cpu: cost.map(|cost| cost.cpu),
-            memory_seconds: cost.map(|cost| cost.peak_rss_bytes as f64 / GIB * worked),
-        }
-    }
-
     fn write(mut self, shared: &Shared, cost: Option<cgi::Cost>) {
-        let bill = self.request.bill.take();
-        let seats = bill.as_ref().map(Bill::seats);
-        if let Some(bill) = bill {
-            bill.pay(self.spent(cost));
-        }
         let cpu = cost.map(|cost| cost.cpu);
         let trace = self.request.trace.take();
         let trace_id = trace.as_ref().map(Trace::id);
         let request = &self.request;
+        // What nothing gates is weighed by nobody.
         let asked = request.shape();
         let asked = || asked.map_or(0, |shape| decide::seats_of(shape, &self.config.seats));
-        let seats = seats.unwrap_or_else(asked);
+        let seats = request.seats.unwrap_or_else(asked);
         if let Some(worked) = self.worked {
             let cost = Cost {
                 cpu: cpu.unwrap_or_default(),
@@ -273,6 +271,15 @@ impl Report {
             trace.end(&entry);
         }
     }
+}
+
+/// Pays what is not known yet when it is. Nobody who drains waits for that.
+fn owe(shared: Arc<Shared>, owed: Owed, expected: Expected, shape: Shape) {
+    tokio::spawn(async move {
+        if let Some(cost) = owed.pay_late(expected).await {
+            shared.metrics.upstream_cpu(shape, cost.cpu);
+        }
+    });
 }
 
 fn outcome_of(request: &UploadPack, status: Option<u16>, error: Option<&Error>) -> Outcome {

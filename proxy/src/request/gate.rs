@@ -147,6 +147,7 @@ async fn seat(
     );
     request.verdict = Some(verdict);
     let asked = noticed(shared, config, &demand);
+    request.seats = Some(shared.floor.weigh(&demand));
 
     let (admission, watched) = shared.floor.admit(demand, patience);
     request.watched = watched;

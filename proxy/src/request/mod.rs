@@ -9,6 +9,7 @@ mod gate;
 mod hop;
 pub mod identity;
 mod late;
+mod owed;
 mod peek;
 mod release;
 mod respond;

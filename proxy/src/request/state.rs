@@ -54,6 +54,8 @@ pub struct UploadPack {
     pub body: Body,
     /// What the body asks for, once that is known.
     pub verdict: Option<Verdict>,
+    /// The seats that it takes, or would take; once the gate was asked.
+    pub seats: Option<u32>,
     /// What was decided so far.
     pub decision: Decision,
     /// The limit that refused it.
@@ -118,6 +120,7 @@ impl UploadPack {
             client,
             body: Body::Unread,
             verdict: None,
+            seats: None,
             decision: Decision::Passed,
             limit: None,
             watched: None,
@@ -139,7 +142,9 @@ impl UploadPack {
 
     /// It has its seats, by this decision.
     pub fn run(&mut self, mut permit: Permit, decision: Decision) {
-        self.bill = Some(permit.bill());
+        let bill = permit.bill();
+        self.seats = Some(bill.seats());
+        self.bill = Some(bill);
         self.permit = Some(permit);
         self.decision = decision;
     }

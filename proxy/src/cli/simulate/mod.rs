@@ -5,6 +5,7 @@
 
 mod means;
 mod plot;
+mod setting;
 mod storm;
 mod table;
 mod traffic;
@@ -23,10 +24,11 @@ use packgate_policy::{Arrival, Per, Resource, simulate, simulate_known};
 
 use super::{complain, exit, print};
 use crate::config::{self, Config, LoadError};
+use setting::Setting;
 use storm::Storm;
 use table::{Row, advice, table, time};
 use traffic::{Broken, Names};
-use vary::{Setting, Vary};
+use vary::Vary;
 
 /// `packgate simulate`.
 #[derive(Args, Debug)]
@@ -36,6 +38,7 @@ Examples:
   packgate simulate --policy packgate.yaml --traffic access.log
   packgate simulate --policy packgate.yaml --traffic access.log --vary limits.all-clones.seats=2..16
   packgate simulate --policy packgate.yaml --traffic access.log --vary queue.timeout=0s..2m..15s --svg waits.svg
+  packgate simulate --policy packgate.yaml --traffic access.log --vary quotas.egress.rate=10GiB/1h,20GiB/1h
   packgate simulate --policy packgate.yaml --storm \"25x squareup/java@400s,24x go-square@200s in 120s\"")]
 pub struct SimulateArgs {
     /// The configuration, a YAML file. `upstream` may be missing, and `mode` counts for nothing: limits are tried as if they
@@ -51,7 +54,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "STORM")]
     storm: Option<Storm>,
 
-    /// Try several values of a key, a number or a duration, and say which to choose; a limit goes by its name
+    /// Try several values of a key (a number, duration, size or rate), and say which to choose; limits and budgets go by
+    /// their names
     #[arg(long, value_name = "KEY=FROM..TO[..STEP]")]
     vary: Option<Vary>,
 
@@ -221,6 +225,9 @@ fn remarks(config: &Config, arrivals: &[Arrival]) -> String {
     if policy.limits.iter().any(|limit| limit.adapts.is_some()) {
         remarks.push_str("limits that adapt keep the seats they start with: the traffic does not tell the server's load\n");
     }
+    if policy.quotas.iter().any(|quota| quota.scales.is_some()) {
+        remarks.push_str("budgets that scale keep the rate they start with: the traffic does not tell the server's load\n");
+    }
     for limit in &policy.limits {
         let (known, what) = match limit.per {
             Per::User => (
@@ -300,6 +307,14 @@ mod tests {
         assert!(remarks(&config, &[]).starts_with("limits that adapt keep the seats they start"));
         config.policy.limits.clear();
         assert!(remarks(&config, &[]).starts_with("the policy has no limit"));
+        let scales = "\
+quotas: [{name: count, per: global, resource: requests, rate: {min: 1/1m, max: 9/1m}}]
+adaptive: {cpu: {cgroup: host}}
+";
+        assert!(
+            remarks(&policy(scales), &[])
+                .starts_with("budgets that scale keep the rate they start")
+        );
     }
 
     #[test]

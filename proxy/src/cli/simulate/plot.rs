@@ -8,8 +8,9 @@ use std::time::Duration;
 use plotters::prelude::*;
 
 use super::{
+    setting::Setting,
     table::{Row, best, time},
-    vary::{Setting, Vary},
+    vary::Vary,
 };
 use crate::telemetry::text;
 
@@ -76,13 +77,15 @@ fn against_value(vary: &Vary, rows: &[Row]) -> [Chart; 2] {
             points,
         }
     };
-    let x_label = match vary.values.first() {
-        Some(Setting::Time(_)) => seconds,
-        _ => whole,
+    let (unit, x_label): (_, fn(f64) -> String) = match vary.values.first() {
+        Some(Setting::Time(_)) => ("", seconds),
+        Some(Setting::Size(_)) => (", bytes", short),
+        Some(Setting::Rate(_)) => (", per second", short),
+        Some(Setting::Number(_)) | None => ("", whole),
     };
     let chart = |title: &str, y_axis, y_label, lines| Chart {
         title: format!("{title} against {}", vary.path),
-        x_axis: vary.path.clone(),
+        x_axis: format!("{}{unit}", vary.path),
         y_axis,
         lines,
         x_label,
@@ -147,6 +150,20 @@ fn whole(value: f64) -> String {
         true => format!("{value:.0}"),
         false => String::new(),
     }
+}
+
+/// In thousands, millions and so on, so that it has room below an axis.
+fn short(value: f64) -> String {
+    let mut units = ["", "k", "M", "G", "T", "P"].into_iter();
+    let (mut value, mut unit) = (value, units.next());
+    while value >= 1000.0 {
+        (value, unit) = (value / 1000.0, units.next());
+    }
+    format!(
+        "{}{}",
+        (value * 1000.0).round() / 1000.0,
+        unit.unwrap_or("E")
+    )
 }
 
 fn draw<B: DrawingBackend>(

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use humantime::format_duration;
 use packgate_policy::{RefusalWhy, Report, Timeline};
 
-use super::vary::{Setting, Vary};
+use super::{setting::Setting, vary::Vary};
 
 /// What is kept of a policy's report.
 pub(super) struct Row {

@@ -1,9 +1,8 @@
 //! `--vary`: which key gets which values.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
-use humantime::format_duration;
-
+use super::setting::Setting;
 use crate::config::{self, Change};
 
 /// Each value is a whole run over the traffic, and a row of the table.
@@ -30,55 +29,6 @@ impl Vary {
             path: self.path.clone(),
             value: value.to_string(),
         }
-    }
-}
-
-/// A value that can be counted through.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(super) enum Setting {
-    /// A whole number.
-    Number(u32),
-    /// A duration.
-    Time(Duration),
-}
-
-impl Setting {
-    /// As a plot needs it, durations in seconds.
-    pub(super) fn as_f64(self) -> f64 {
-        match self {
-            Setting::Number(number) => number.into(),
-            Setting::Time(time) => time.as_secs_f64(),
-        }
-    }
-}
-
-/// As the configuration writes it.
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Setting::Number(number) => number.fmt(f),
-            Setting::Time(time) => format_duration(*time).fmt(f),
-        }
-    }
-}
-
-impl FromStr for Setting {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Setting, String> {
-        let text = text.trim();
-        if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-            return text
-                .parse()
-                .map(Setting::Number)
-                .map_err(|_| format!("{} is too large", config::shown(text)));
-        }
-        config::duration(text).map(Setting::Time).map_err(|_| {
-            format!(
-                "{} is neither a whole number nor a duration such as `30s`",
-                config::shown(text)
-            )
-        })
     }
 }
 
@@ -113,15 +63,12 @@ fn list(values: &str) -> Result<Vec<Setting>, String> {
         .split(',')
         .map(str::parse)
         .collect::<Result<_, _>>()?;
-    let kinds = values
-        .iter()
-        .filter(|value| matches!(value, Setting::Number(_)));
-    match kinds.count() {
-        n if n != 0 && n != values.len() => {
-            Err("whole numbers and durations do not go together".to_owned())
-        }
-        _ if values.len() > MOST_VALUES => Err(too_many(values.len())),
-        _ => Ok(values),
+    if let Some(other) = values.iter().find(|value| value.kind() != values[0].kind()) {
+        return Err(mixed(values[0], *other));
+    }
+    match values.len() > MOST_VALUES {
+        true => Err(too_many(values.len())),
+        false => Ok(values),
     }
 }
 
@@ -130,7 +77,7 @@ fn range(from: &str, rest: &str) -> Result<Vec<Setting>, String> {
         Some((to, step)) => (to, Some(step)),
         None => (rest, None),
     };
-    let step = step.map(str::parse).transpose()?;
+    let step: Option<Setting> = step.map(str::parse).transpose()?;
     match (from.parse()?, to.parse()?, step) {
         (Setting::Number(from), Setting::Number(to), None) => {
             steps(from.into(), to.into(), 1, number)
@@ -144,8 +91,22 @@ fn range(from: &str, rest: &str) -> Result<Vec<Setting>, String> {
         (Setting::Time(_), Setting::Time(_), None) => {
             Err("a range of durations needs a step: FROM..TO..STEP".to_owned())
         }
-        _ => Err("whole numbers and durations do not go together".to_owned()),
+        (from, to, step) => match [Some(to), step]
+            .into_iter()
+            .flatten()
+            .find(|other| other.kind() != from.kind())
+        {
+            Some(other) => Err(mixed(from, other)),
+            None => Err(format!(
+                "between {} there are no steps: write them one by one, such as `{from},{to}`",
+                from.kind()
+            )),
+        },
     }
+}
+
+fn mixed(one: Setting, other: Setting) -> String {
+    format!("{} and {} do not go together", one.kind(), other.kind())
 }
 
 fn number(number: u128) -> Setting {
@@ -206,6 +167,18 @@ mod tests {
             ("seats.clone=1,2,4", "seats.clone: 1 2 4"),
             ("queue.timeout=0s..2m..1m", "queue.timeout: 0s 1m 2m"),
             ("queue.timeout=10s, 90s", "queue.timeout: 10s 1m 30s"),
+            (
+                "quotas.a.rate=10/1m, 0.5 / 90s",
+                "quotas.a.rate: 10/1m 0.5/1m 30s",
+            ),
+            (
+                "quotas.a.rate=10GiB/1h,1kB/1s",
+                "quotas.a.rate: 10GiB/1h 1000B/1s",
+            ),
+            (
+                "quotas.a.burst=64KiB,1GB",
+                "quotas.a.burst: 64KiB 1000000000B",
+            ),
         ] {
             assert_eq!(values(text).as_deref(), Ok(read), "{text}");
         }
@@ -217,13 +190,32 @@ mod tests {
             ("limits.a.seats", "write KEY="),
             ("=3", "write KEY="),
             ("a=", "write KEY="),
-            ("a=x", "`x` is neither a whole number nor a duration"),
-            ("a=1..", "`` is neither"),
-            ("a=-1..2", "`-1` is neither"),
+            (
+                "a=x",
+                "`x` is no value to try: write a whole number, a duration",
+            ),
+            ("a=1..", "`` is no value"),
+            ("a=-1..2", "`-1` is no value"),
+            ("a=0.5", "`0.5` is no value"),
+            ("a=1/", "`1/` is no rate such as `100/1m` or `10GiB/1h`"),
+            ("a=1/1", "`1/1` is no rate"),
+            ("a=/1m", "`/1m` is no rate"),
+            ("a=1/0s", "`1/0s` is no rate"),
+            (
+                "a=1/1m..9/1m",
+                "between rates there are no steps: write them one by one, such as `1/1m,9/1m`",
+            ),
+            ("a=1MiB..9MiB..1MiB", "between sizes there are no steps"),
+            (
+                "a=1/1m..9/1m..2",
+                "rates and whole numbers do not go together",
+            ),
+            ("a=1/1m,1", "rates and whole numbers do not go together"),
+            ("a=1s,1MiB", "durations and sizes do not go together"),
             ("a=5..2", "begins above its end: 5..2"),
             ("a=1..5..0", "never arrives"),
             ("a=0s..1m", "needs a step"),
-            ("a=1..1m", "do not go together"),
+            ("a=1..1m", "whole numbers and durations do not go together"),
             ("a=1..5..1s", "do not go together"),
             ("a=1,2s", "do not go together"),
             ("a=1..101", "101 values are too many"),

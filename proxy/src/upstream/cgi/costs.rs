@@ -56,15 +56,13 @@ impl Costs {
         }
     }
 
-    /// The backend's end of the account `id`.
-    pub(super) fn account(self: &Arc<Self>, id: u64) -> Account {
-        Account {
-            id,
-            costs: Arc::clone(self),
-        }
+    /// The backend's end of the account `id`. Nobody waiting is fine: the client may be long gone.
+    pub(crate) fn account(&self, id: u64) -> Account {
+        let request = self.waiting().remove(&id);
+        Account { request }
     }
 
-    /// How many accounts are open.
+    /// How many accounts are open that the backend has not heard of.
     pub fn open(&self) -> usize {
         self.waiting().len()
     }
@@ -76,24 +74,16 @@ impl Costs {
 
 /// The backend's end of an account. Dropped unsettled, when no program was started for the request, it tells the waiting
 /// request that no cost will come.
-pub(super) struct Account {
-    id: u64,
-    costs: Arc<Costs>,
+pub(crate) struct Account {
+    request: Option<oneshot::Sender<Cost>>,
 }
 
 impl Account {
-    /// Tells the request its cost. Nobody waiting is fine: the client may be long gone.
-    pub(super) fn settle(self, cost: Cost) {
-        let waiting = self.costs.waiting().remove(&self.id);
-        if let Some(waiting) = waiting {
-            let _ = waiting.send(cost);
+    /// Tells the request its cost.
+    pub(crate) fn settle(self, cost: Cost) {
+        if let Some(request) = self.request {
+            let _ = request.send(cost);
         }
-    }
-}
-
-impl Drop for Account {
-    fn drop(&mut self) {
-        self.costs.waiting().remove(&self.id);
     }
 }
 
@@ -111,19 +101,24 @@ impl Expected {
         self.id
     }
 
-    /// The cost if it is known by now.
-    pub fn try_take(&mut self) -> Option<Cost> {
-        self.settled.try_recv().ok()
+    /// Whether the backend has heard of the request. If so it tells the cost, sooner or later, or that there is none.
+    pub fn is_begun(&self) -> bool {
+        !self.costs.waiting().contains_key(&self.id)
     }
 
     /// The cost, waiting for it at most `patience`. After a complete response it is known within a few milliseconds; after
     /// an abort, once the processes have obeyed SIGTERM, at most half a second and a kill later. `None`: not known in time,
     /// or no program was run. A request that never reached the backend is one nobody reports on: `patience` is for it, too.
-    pub async fn wait(mut self, patience: Duration) -> Option<Cost> {
+    pub async fn within(&mut self, patience: Duration) -> Option<Cost> {
         tokio::time::timeout(patience, &mut self.settled)
             .await
             .ok()?
             .ok()
+    }
+
+    /// The same, and closes the account.
+    pub async fn wait(mut self, patience: Duration) -> Option<Cost> {
+        self.within(patience).await
     }
 }
 
@@ -140,13 +135,14 @@ mod tests {
     #[tokio::test]
     async fn a_cost_reaches_the_request_that_caused_it_and_no_other() {
         let costs = Arc::new(Costs::default());
-        let (mut a, b) = (costs.expect(), costs.expect());
+        let (a, b) = (costs.expect(), costs.expect());
         let cost = Cost {
             cpu: Duration::from_secs(3),
             peak_rss_bytes: 7,
         };
         costs.account(b.id()).settle(cost);
-        assert_eq!(a.try_take(), None);
+        assert_eq!((a.is_begun(), b.is_begun()), (false, true));
+        assert_eq!(a.wait(Duration::ZERO).await, None);
         assert_eq!(b.wait(Duration::ZERO).await, Some(cost));
     }
 
