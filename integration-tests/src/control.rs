@@ -1,7 +1,6 @@
 //! A packgate that takes commands: its configuration, the commands, and the protocol as bytes.
 
 use std::{
-    fs,
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -13,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::{
     packgate::{Packgate, binary},
+    tls::replace,
     wait::{PATIENCE, until, within},
 };
 
@@ -27,7 +27,7 @@ impl Controlled {
         controlled
     }
 
-    /// Replaces the configuration.
+    /// Replaces the configuration at once: who watches it never reads half of it.
     pub fn write(&self, yaml: &str) {
         let mut whole = format!("control: unix:{}\n", self.socket().display());
         for key in ["listen", "admin"] {
@@ -35,7 +35,7 @@ impl Controlled {
                 whole += &format!("{key}: 127.0.0.1:0\n");
             }
         }
-        fs::write(self.config(), whole + yaml).unwrap();
+        replace(&self.config(), (whole + yaml).as_bytes());
     }
 
     /// The folder of both.

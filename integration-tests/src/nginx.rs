@@ -31,7 +31,7 @@ impl Nginx {
         fs::create_dir_all(&temporary).unwrap();
         // nginx cannot tell which port it was given, so one that is free now is tried until nobody else takes it.
         for _ in 0..20 {
-            let ports = [free_port(), free_port()];
+            let ports = free_ports();
             fs::write(dir.join("site.conf"), site(ports)).unwrap();
             if let Some((process, log)) = run(dir, &temporary) {
                 return Nginx {
@@ -123,11 +123,10 @@ http {{
     up.then_some((process, log))
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|l| l.local_addr())
-        .expect("a free loopback port")
-        .port()
+/// Both are taken before either is let go, so that they differ.
+fn free_ports() -> [u16; 2] {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("it has an address").port())
 }
 
 /// `examples/nginx/packgate.conf`, running in front of two gates.

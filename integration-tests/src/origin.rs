@@ -229,7 +229,7 @@ impl Origin {
         self.state.received.lock().unwrap().clear();
     }
 
-    /// Requests being answered right now.
+    /// Requests being answered right now; one whose end is written is not.
     pub fn in_flight(&self) -> usize {
         self.state.in_flight.load(Ordering::SeqCst)
     }
@@ -270,9 +270,8 @@ impl State {
             }
             let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
             self.peak.fetch_max(now, Ordering::SeqCst);
-            let answered = answer(&(self.script)(&request), &writer);
-            self.in_flight.fetch_sub(1, Ordering::SeqCst);
-            match answered {
+            let job = Job(&self.in_flight);
+            match answer(&(self.script)(&request), &writer, job) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(_) => {
@@ -303,8 +302,28 @@ impl State {
     }
 }
 
+/// A request that is being answered, for as long as it lives.
+struct Job<'a>(&'a AtomicUsize);
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Job<'_> {
+    /// Writes the end of the answer. The job is over before the last byte can be read: who has read it may send the next
+    /// request at once, and the two would count as two at a time.
+    fn end(self, out: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+        let (most, last) = bytes.split_at(bytes.len().saturating_sub(1));
+        out.write_all(most)?;
+        drop(self);
+        out.write_all(last)
+    }
+}
+
 /// Writes the answer; `Ok(true)` if the connection can carry another request.
-fn answer(reply: &Reply, stream: &Stream) -> io::Result<bool> {
+fn answer(reply: &Reply, stream: &Stream, job: Job<'_>) -> io::Result<bool> {
     let mut out = stream.try_clone()?;
     let head = |status: u16, framing: &str| {
         format!(
@@ -316,7 +335,7 @@ fn answer(reply: &Reply, stream: &Stream) -> io::Result<bool> {
     match reply {
         Reply::Now(status, body) => {
             let head = head(*status, &format!("Content-Length: {}", body.len()));
-            out.write_all(&[head.as_bytes(), body].concat())?;
+            job.end(&mut out, &[head.as_bytes(), body].concat())?;
             Ok(true)
         }
         Reply::Held(latch, first) => {
@@ -331,7 +350,7 @@ fn answer(reply: &Reply, stream: &Stream) -> io::Result<bool> {
                 }
             }
             out.write_all(&chunk(b"the rest"))?;
-            out.write_all(b"0\r\n\r\n")?;
+            job.end(&mut out, b"0\r\n\r\n")?;
             Ok(true)
         }
         Reply::Endless => {
@@ -342,7 +361,7 @@ fn answer(reply: &Reply, stream: &Stream) -> io::Result<bool> {
             }
         }
         Reply::Raw(bytes) => {
-            out.write_all(bytes)?;
+            job.end(&mut out, bytes)?;
             let _ = stream.shutdown(std::net::Shutdown::Both);
             Ok(false)
         }

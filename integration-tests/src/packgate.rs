@@ -254,6 +254,15 @@ impl Packgate {
         Metrics::parse(&self.admin("/metrics").text())
     }
 
+    /// Waits until a metric, as [`Metrics::get`] sums it, has this value: most are counted a moment after the answer.
+    #[track_caller]
+    pub fn until_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Metrics {
+        until(&format!("{name}{labels:?} to be {value}"), || {
+            let metrics = self.metrics();
+            (metrics.get(name, labels) == value).then_some(metrics)
+        })
+    }
+
     /// How many run, by `/status.json`.
     pub fn running(&self) -> usize {
         self.status()["running"]
@@ -337,6 +346,16 @@ impl Packgate {
     /// Everything on standard error so far.
     pub fn log(&self) -> String {
         self.log.all().join("\n")
+    }
+
+    /// Waits until this is among what it has said on standard error: lines come a moment after what they tell of. Everything
+    /// that it has said.
+    #[track_caller]
+    pub fn until_said(&self, text: &str) -> String {
+        until(&format!("{text:?} in packgate's log"), || {
+            let log = self.log();
+            log.contains(text).then_some(log)
+        })
     }
 
     /// Everything on standard output so far.

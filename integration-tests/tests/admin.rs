@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use packgate_integration_tests::{
-    Connection, Metrics, Origin, Packgate, Reply, Request, held, http::Framing, pkt, until,
+    Connection, Metrics, Nobody, Origin, Packgate, Reply, Request, held, http::Framing, pkt, until,
 };
 use serde_json::Value;
 
@@ -233,12 +233,8 @@ fn metrics_have_the_names_and_labels_of_the_contract() {
     packgate.ask(&Request::get("/x/info/refs?service=git-upload-pack"));
     packgate.ask(&Request::new("POST", "/x/git-receive-pack").body(Framing::Length, "0000"));
 
-    // A request is counted a moment after its answer.
-    let metrics = until("the last request to be counted", || {
-        let metrics = packgate.metrics();
-        let last = [("endpoint", "receive-pack")];
-        (metrics.get("packgate_requests_total", &last) == 1.0).then_some(metrics)
-    });
+    // All but the two that run and wait.
+    let metrics = packgate.until_metric("packgate_requests_total", &[], 4.0);
     assert_eq!(
         metrics.get("packgate_seats_in_use", &[("limit", "each")]),
         1.0
@@ -276,14 +272,16 @@ fn metrics_have_the_names_and_labels_of_the_contract() {
     latch.open();
     running.read_response().unwrap();
     waiter.read_response().unwrap();
-    let metrics = until("both clones to be counted", || {
-        let metrics = packgate.metrics();
-        (metrics.get(
+    // A line of the log is written when everything else is.
+    packgate.until_logged(4);
+    let metrics = packgate.metrics();
+    assert_eq!(
+        metrics.get(
             "packgate_upstream_duration_seconds_count",
-            &[("shape", "clone")],
-        ) == 2.0)
-            .then_some(metrics)
-    });
+            &[("shape", "clone")]
+        ),
+        2.0
+    );
     assert_eq!(
         metrics.get(
             "packgate_upstream_first_byte_seconds_count",
@@ -334,12 +332,10 @@ fn assert_no_names(metrics: &Metrics) {
 
 #[test]
 fn an_upstream_that_fails_is_counted_and_frees_the_seat() {
-    let dead = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let nobody = Nobody::new();
     let packgate = Packgate::start(&format!(
-        "upstream: http://{dead}\nlimits: [{{name: all, per: global, seats: 1}}]\ntimeouts: {{connect: 1s}}\n"
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\ntimeouts: {{connect: 1s}}\n",
+        nobody.upstream()
     ));
     for n in 1..=3 {
         let response = packgate.ask(&Request::upload_pack("demo.git", pkt::clone_v2()));

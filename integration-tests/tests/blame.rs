@@ -1,9 +1,9 @@
 //! Whose fault a failure is, who is told of it, and that nobody else pays for it.
 
-use std::{net::TcpListener, process::Command};
+use std::process::Command;
 
 use packgate_integration_tests::{
-    Origin, Packgate, Reply, Request, http::Framing, pkt, process::find_command, until,
+    Nobody, Origin, Packgate, Reply, Request, http::Framing, pkt, process::find_command,
 };
 
 const LIMITS: &str = "limits: [{name: all, per: global, seats: 1}]\n";
@@ -15,12 +15,10 @@ fn answering() -> (Origin, Packgate) {
 }
 
 /// A gate before a port at which nobody listens.
-fn before_nobody() -> Packgate {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    Packgate::start(&format!("upstream: http://{free}\n{LIMITS}"))
+fn before_nobody() -> (Nobody, Packgate) {
+    let nobody = Nobody::new();
+    let packgate = Packgate::start(&format!("upstream: {}\n{LIMITS}", nobody.upstream()));
+    (nobody, packgate)
 }
 
 /// An incremental fetch, decided in its first bytes, with much to come.
@@ -83,7 +81,7 @@ fn a_client_that_leaves_inside_the_window_is_gone_and_nobody_answers_it() {
 
 #[test]
 fn a_client_that_still_uploads_reads_that_the_upstream_is_down() {
-    let packgate = before_nobody();
+    let (_nobody, packgate) = before_nobody();
     let push = Request::new("POST", "/r/git-receive-pack");
     for request in [
         Request::upload_pack("r", long_fetch()),
@@ -99,7 +97,7 @@ fn a_client_that_still_uploads_reads_that_the_upstream_is_down() {
 
 #[test]
 fn a_client_that_still_uploads_by_h2c_reads_that_the_upstream_is_down() {
-    let packgate = before_nobody();
+    let (_nobody, packgate) = before_nobody();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("body");
     std::fs::write(&file, long_fetch()).unwrap();
@@ -119,7 +117,7 @@ fn a_client_that_still_uploads_by_h2c_reads_that_the_upstream_is_down() {
 
 #[test]
 fn a_seat_is_free_before_the_client_has_read_of_the_failure() {
-    let packgate = before_nobody();
+    let (_nobody, packgate) = before_nobody();
     let mut body = pkt::clone_v2();
     body.resize(900_000, b'~');
     let bytes = Request::upload_pack("r", body).bytes();
@@ -172,10 +170,9 @@ fn a_body_that_may_be_too_long_to_replay_goes_by_a_fresh_connection() {
     let mut connection_of = |request: &Request| {
         assert_eq!(packgate.ask(request).status, 200);
         seen += 1;
-        until("the request at the origin", || {
-            let received = origin.received();
-            (received.len() == seen).then(|| received[seen - 1].connection)
-        })
+        // By then the connection is back in the pool, and not only then can the client have its answer.
+        packgate.until_logged(seen);
+        origin.received()[seen - 1].connection
     };
     let small = Request::upload_pack("r", pkt::clone_v2());
     let pooled = connection_of(&small);

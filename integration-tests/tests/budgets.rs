@@ -48,6 +48,7 @@ fn who_has_spent_its_bytes_is_refused_at_once_and_told_why() {
     assert_eq!(clone(&packgate, "team/app.git").status, 200);
     let balance = until_in_debt(&packgate);
     assert!((-2000.0..-1000.0).contains(&balance), "{balance}");
+    packgate.until_logged(1);
     let refused = clone(&packgate, "team/app.git");
     assert_eq!(refused.status, 429);
     let told: u64 = refused.header("Retry-After").unwrap().parse().unwrap();
@@ -103,6 +104,7 @@ fn a_made_up_have_is_charged_for_what_it_gets() {
     assert_eq!(packgate.ask(&request).status, 200);
     let balance = until_in_debt(&packgate);
     assert!((-4000.0..-3000.0).contains(&balance), "{balance}");
+    packgate.until_logged(1);
     assert_eq!(packgate.ask(&request).status, 429);
     assert_eq!(clone(&packgate, "demo.git").status, 429);
     let log = packgate.until_logged(3);

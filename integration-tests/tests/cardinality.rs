@@ -63,10 +63,10 @@ fn distinct_paths_make_no_series_and_take_no_memory() {
         grown < 4 << 20,
         "memory grew by {grown} bytes over {PATHS} paths"
     );
-    let metrics = packgate.metrics();
-    assert_eq!(
-        metrics.get("packgate_requests_total", &[("decision", "admitted")]),
-        (PATHS + warm) as f64
+    packgate.until_metric(
+        "packgate_requests_total",
+        &[("decision", "admitted")],
+        (PATHS + warm) as f64,
     );
     let status = packgate.status().to_string();
     assert!(

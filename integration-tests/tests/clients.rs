@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use packgate_integration_tests::{
-    Client, Git, NginxGit, Packgate, Relay, git::Done, repos::Sample,
+    Client, Git, NginxGit, Packgate, Relay, git::Done, repos::Sample, until,
 };
 use serde_json::Value;
 
@@ -287,13 +287,13 @@ fn waits(client: &Client) {
     let [gated, direct] = SIDES.map(|side| Git::newest().contents(&dir.path().join(side)));
     gated.assert_same(&direct, "a clone that has waited");
     packgate.until_counts(0, 0);
-    let log = packgate.access_log();
-    let clones: Vec<_> = log
-        .iter()
-        .filter(|e| e["repo"] == "demo" && shape(e) == "clone")
-        .map(|e| &e["decision"])
-        .collect();
-    assert_eq!(clones, ["queued"]);
+    let clones = until("the clone's line in the log", || {
+        let mut log = packgate.access_log();
+        log.retain(|e| e["repo"] == "demo" && shape(e) == "clone");
+        (!log.is_empty()).then_some(log)
+    });
+    let decisions: Vec<_> = clones.iter().map(|e| &e["decision"]).collect();
+    assert_eq!(decisions, ["queued"]);
 }
 
 /// What a user of the client sees of a refused clone, and what its server sees.

@@ -7,7 +7,7 @@ use std::{
     path::Path,
     process::Child,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use packgate_integration_tests::{
@@ -110,10 +110,8 @@ fn drain_wait_returns_when_the_last_clone_has_ended_and_the_process_stays_until_
     assert!(!packgate.has_ended());
     assert_eq!(packgate.admin("/livez").status, 200);
     assert_eq!(packgate.admin("/readyz").status, 503);
-    let before = Instant::now();
     packgate.signal(Signal::TERM);
-    assert_eq!(packgate.wait_exit(Duration::from_secs(10)).code(), Some(0));
-    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+    assert_eq!(packgate.wait_exit(AT_ONCE).code(), Some(0));
 }
 
 #[test]
@@ -265,6 +263,7 @@ fn impostor(socket: &Path, lines: &'static [&'static str], stays: bool) -> threa
 fn it_neither_hangs_nor_believes_whatever_the_other_side_does() {
     const BEGUN: &str = "{\"version\":1,\"reply\":\"draining\",\"requests\":2}\n";
     let control = Controlled::new("upstream: http://127.0.0.1:9\n");
+    // Who stays is given up in time; who does not is not a matter of time.
     for (lines, stays, code, says) in [
         (&[][..], true, 69, "not drained in time (--timeout)"),
         (&[BEGUN], true, 69, "(--timeout), 2 requests being served"),
@@ -296,11 +295,11 @@ fn it_neither_hangs_nor_believes_whatever_the_other_side_does() {
         ),
     ] {
         let server = impostor(&control.socket(), lines, stays);
-        let before = Instant::now();
-        let (exit, told) = control.drain(&["--wait", "--timeout", "400ms"]);
+        // Long enough for what is said before it; `finish` bounds it all.
+        let time = if stays { "2s" } else { "1h" };
+        let (exit, told) = control.drain(&["--wait", "--timeout", time]);
         assert_eq!(exit, Some(code), "{lines:?}: {told}");
         assert!(told.contains(says), "{lines:?}: {told}");
-        assert!(before.elapsed() < Duration::from_secs(5));
         server.join().unwrap();
         fs::remove_file(control.socket()).unwrap();
     }

@@ -7,8 +7,15 @@ use rustix::process::Signal;
 
 #[test]
 fn the_commands_that_the_demo_prints_work() {
-    let mut packgate =
-        Packgate::start_command(&["demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    // The demo tries a port, makes its repositories, and then listens there. Nobody else has these addresses, so that no
+    // other test is given the port meanwhile.
+    let mut packgate = Packgate::start_command(&[
+        "demo",
+        "--listen",
+        "127.0.75.1:0",
+        "--admin",
+        "127.0.75.2:0",
+    ]);
     let printed = packgate_integration_tests::until("the commands to try", || {
         let said = packgate.stdout() + "\n" + &packgate.log();
         said.contains("git clone").then_some(said)

@@ -8,8 +8,12 @@ use std::{
 };
 
 use packgate_integration_tests::{
-    Connection, Git, Metrics, Packgate, Request, Scripted, operations::Page, pkt, promql,
-    repos::Sample, until, wait::until_moment,
+    Connection, Git, Latch, Metrics, Packgate, Request, Scripted,
+    operations::Page,
+    pkt, promql,
+    repos::Sample,
+    until,
+    wait::{PATIENCE, until_moment},
 };
 
 const SEATS: usize = 8;
@@ -36,8 +40,10 @@ fn diagnosis(scrapes: &[Metrics]) -> Option<String> {
         .map(|rule| rule.title)
 }
 
-/// Many clones at once: what they see when they all run, and what is left when all have ended.
-fn storm(packgate: &Packgate, clones: usize, read: impl Fn(Connection) + Sync) -> Vec<Metrics> {
+/// Many clones at once: what they see when they all run, and what is left when all have ended. None ends before they are
+/// seen.
+fn storm(packgate: &Packgate, seen: &Latch, read: impl Fn(Connection) + Sync) -> Vec<Metrics> {
+    let clones = SEATS;
     let mut scrapes = vec![packgate.metrics()];
     std::thread::scope(|scope| {
         for _ in 0..clones {
@@ -50,6 +56,7 @@ fn storm(packgate: &Packgate, clones: usize, read: impl Fn(Connection) + Sync) -
             (packgate.running() == clones).then_some(())
         });
         scrapes.push(packgate.metrics());
+        seen.open();
     });
     packgate.until_logged(clones);
     scrapes.push(packgate.metrics());
@@ -66,23 +73,27 @@ fn chunk(connection: &mut Connection, bytes: &[u8]) -> io::Result<()> {
     connection.write(&[format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat())
 }
 
-/// What a seat is held for, so that a scrape sees it and a mean is above two seconds.
+/// What a seat is held for at least, so that a mean is above two seconds.
 const LONG: Duration = Duration::from_millis(2500);
 
-/// Breaks off after `bytes`, `LONG` later.
-fn truncating(after: Duration) -> Scripted {
+/// Breaks off in mid-stream, `after` that long at the earliest, and not before the latch is open.
+fn truncating(after: Duration, seen: &Latch) -> Scripted {
+    let seen = seen.clone();
     Scripted::start(move |head, connection| {
         connection.read_body(&head.headers, false)?;
         connection.write(HEAD)?;
         chunk(connection, &[b'p'; 10_000])?;
         until_moment(Instant::now() + after);
+        seen.wait(PATIENCE);
         Err(io::ErrorKind::ConnectionAborted.into())
     })
 }
 
 #[test]
 fn a_server_that_truncates_with_nothing_running_is_told_from_an_overload() {
-    let server = truncating(Duration::ZERO);
+    let seen = Latch::new();
+    seen.open();
+    let server = truncating(Duration::ZERO, &seen);
     let packgate = gate(&server.upstream());
     let mut scrapes = vec![packgate.metrics()];
     for n in 1..=5 {
@@ -99,9 +110,10 @@ fn a_server_that_truncates_with_nothing_running_is_told_from_an_overload() {
         Some("Answers break off, and few clones run")
     );
 
-    let server = truncating(LONG);
+    let seen = Latch::new();
+    let server = truncating(LONG, &seen);
     let packgate = gate(&server.upstream());
-    let scrapes = storm(&packgate, SEATS, read_all);
+    let scrapes = storm(&packgate, &seen, read_all);
     assert_eq!(
         diagnosis(&scrapes).as_deref(),
         Some("Answers break off when many clones run")
@@ -110,15 +122,18 @@ fn a_server_that_truncates_with_nothing_running_is_told_from_an_overload() {
 
 #[test]
 fn a_server_that_is_slow_to_begin_is_told_from_slow_clients() {
-    let server = Scripted::start(|head, connection| {
+    let seen = Latch::new();
+    let slow = seen.clone();
+    let server = Scripted::start(move |head, connection| {
         connection.read_body(&head.headers, false)?;
         until_moment(Instant::now() + LONG);
+        slow.wait(PATIENCE);
         connection.write(HEAD)?;
         chunk(connection, &[b'p'; 10_000])?;
         connection.write(b"0\r\n\r\n")
     });
     let packgate = gate(&server.upstream());
-    let scrapes = storm(&packgate, SEATS, read_all);
+    let scrapes = storm(&packgate, &seen, read_all);
     assert_eq!(
         diagnosis(&scrapes).as_deref(),
         Some("The server takes long to begin")

@@ -59,26 +59,48 @@ fn a_clone_completes_and_the_process_exits_within_a_second_of_it() {
 
         relay.release();
         let done = clone.finish();
-        let ended = Instant::now();
         assert_eq!(done.code, Some(0), "{}", done.stderr);
-        let status = packgate.wait_exit(Duration::from_secs(10));
-        let took = ended.elapsed();
-        assert!(
-            took < Duration::from_secs(1),
-            "exited {took:?} after the clone's end"
-        );
+        let status = packgate.wait_exit(Duration::from_secs(1));
         assert_eq!(status.code(), Some(0));
         git.contents(&dir.path().join(&name))
             .assert_same(&git.contents(&served), "the clone that outlived SIGTERM");
     }
 }
 
+/// One that begins to drain and is still in its delay, however long it takes to ask.
 #[test]
-fn for_the_delay_everything_is_served_and_then_clones_are_refused() {
+fn for_the_delay_everything_is_served() {
+    let (origin, latch) = Origin::holding();
+    let packgate = Packgate::start(&format!(
+        "upstream: {}\nlimits: [{{name: all, per: global, seats: 1}}]\nqueue: {{timeout: 60s}}\n\
+         drain: {{delay: 1h, timeout: 1m}}\n",
+        origin.upstream()
+    ));
+    let _running = packgate.hold_seat("demo.git");
+    let clone = || Request::upload_pack("demo.git", pkt::clone_v2());
+    let mut waiter = packgate.connect();
+    waiter.send(&clone());
+    packgate.until_counts(1, 1);
+
+    packgate.signal(Signal::TERM);
+    until("readiness to fail", || {
+        (readiness(&packgate) == 503).then_some(())
+    });
+    assert_eq!(packgate.status()["draining"], true);
+    let answer = packgate.ask(&Request::get("/during-delay"));
+    assert_eq!(answer.status, 200);
+    packgate.until_counts(1, 1);
+    latch.open();
+    assert_eq!(waiter.read_response().unwrap().status, 200);
+    assert_eq!(packgate.ask(&clone()).status, 200, "a new clone");
+}
+
+#[test]
+fn after_the_delay_clones_are_refused_and_those_that_run_end_well() {
     let (origin, latch) = Origin::holding();
     let mut packgate = Packgate::start(&format!(
         "upstream: {}\nlimits: [{{name: all, per: global, seats: 2}}]\nqueue: {{timeout: 60s}}\n\
-         drain: {{delay: 1s, timeout: 1m}}\n",
+         drain: {{delay: 500ms, timeout: 1m}}\n",
         origin.upstream()
     ));
     let clone = || Request::upload_pack("demo.git", pkt::clone_v2());
@@ -96,17 +118,7 @@ fn for_the_delay_everything_is_served_and_then_clones_are_refused() {
     packgate.until_counts(2, 1);
 
     packgate.signal(Signal::TERM);
-    until("readiness to fail", || {
-        (readiness(&packgate) == 503).then_some(())
-    });
-    assert_eq!(packgate.status()["draining"], true);
-    assert_eq!(
-        packgate.ask(&Request::get("/during-delay")).status,
-        200,
-        "still served during drain.delay"
-    );
-
-    // After the delay: the waiter and new clones on open connections are refused with a short Retry-After.
+    // The waiter and new clones on open connections, with a short Retry-After.
     let refused = waiter.read_response().unwrap();
     assert_eq!(refused.status, 429);
     let seconds: u64 = refused.header("Retry-After").unwrap().parse().unwrap();
@@ -131,7 +143,7 @@ fn for_the_delay_everything_is_served_and_then_clones_are_refused() {
     }
     let status = packgate.wait_exit(Duration::from_secs(3));
     assert_eq!(status.code(), Some(0));
-    let log = packgate.access_log();
+    let log = packgate.until_logged(4);
     assert_eq!(
         log.iter()
             .filter(|entry| entry["outcome"] == "served")
@@ -190,14 +202,13 @@ fn an_idle_process_exits_right_after_the_delay_even_with_idle_connections() {
     assert_eq!(idle.exchange(&Request::get("/before")).unwrap().status, 200);
     let before = Instant::now();
     packgate.signal(Signal::TERM);
-    let status = packgate.wait_exit(Duration::from_secs(10));
+    let status = packgate.wait_exit(Duration::from_millis(1500));
     let took = before.elapsed();
     assert_eq!(status.code(), Some(0));
     assert!(
         took >= Duration::from_millis(500),
         "not before the delay: {took:?}"
     );
-    assert!(took < Duration::from_millis(1500), "{took:?}");
 }
 
 #[test]
@@ -212,10 +223,10 @@ fn the_drain_timeout_ends_what_does_not_end() {
     assert_eq!(running.read_response_head().unwrap().0, 200);
     let before = Instant::now();
     packgate.signal(Signal::TERM);
-    packgate.wait_exit(Duration::from_secs(10));
-    let took = before.elapsed().as_secs_f64();
+    packgate.wait_exit(Duration::from_secs(3));
+    let took = before.elapsed();
     assert!(
-        (0.9..3.0).contains(&took),
-        "exited after {took} s, the timeout is 1 s"
+        took >= Duration::from_secs(1),
+        "exited after {took:?}, the timeout is 1 s"
     );
 }

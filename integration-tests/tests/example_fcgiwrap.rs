@@ -5,7 +5,7 @@ use std::{process::Command, time::Duration};
 
 use packgate_integration_tests::{
     Git, NginxGit, Packgate, Relay, Request, Shipped, pkt, process::find_command, repos::Sample,
-    until,
+    until, wait::PATIENCE,
 };
 
 fn gate(server: &NginxGit) -> Packgate {
@@ -47,16 +47,18 @@ fn real_git_clones_fetches_and_pushes_whole() {
     let refs = packgate.ask(&refs.header("Git-Protocol", "version=2"));
     assert!(refs.text().contains("version 2"), "{}", refs.text());
 
-    let clones = packgate.access_log();
-    let clones = clones.iter().filter(|entry| entry["shape"] == "clone");
-    assert_eq!(clones.count(), 2 * Git::all().len());
+    until("every clone's line in the log", || {
+        let log = packgate.access_log();
+        let clones = log.iter().filter(|entry| entry["shape"] == "clone");
+        (clones.count() == 2 * Git::all().len()).then_some(())
+    });
 }
 
 /// What the example warns of: fcgiwrap as Debian starts it.
 #[test]
 fn with_the_default_number_of_processes_another_request_waits_where_nobody_sees_it() {
     let samples = [(Sample::Heavy, "heavy.git"), (Sample::Demo, "demo.git")];
-    let answers_another = |server: &NginxGit| {
+    let answers_another = |server: &NginxGit, within: Duration| {
         let packgate = gate(server);
         let relay = Relay::shut_after(packgate.addr(), 1 << 20);
         let dir = tempfile::tempdir().unwrap();
@@ -67,14 +69,14 @@ fn with_the_default_number_of_processes_another_request_waits_where_nobody_sees_
         });
         let mut other = packgate.connect();
         other.send(&Request::get("/demo.git/HEAD"));
-        let patience = Some(Duration::from_secs(3));
-        other.stream().set_timeout(patience).unwrap();
+        other.stream().set_timeout(Some(within)).unwrap();
         other
             .read_response()
             .is_ok_and(|answer| answer.status == 200)
     };
-    assert!(answers_another(&NginxGit::start(&samples)));
-    assert!(!answers_another(&NginxGit::start_unsized(&samples)));
+    assert!(answers_another(&NginxGit::start(&samples), PATIENCE));
+    let unsized_server = NginxGit::start_unsized(&samples);
+    assert!(!answers_another(&unsized_server, Duration::from_secs(3)));
 }
 
 #[test]

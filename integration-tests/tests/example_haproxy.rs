@@ -9,8 +9,10 @@ use rustix::process::Signal;
 
 #[test]
 fn a_gate_that_drains_gets_no_more_requests_and_its_clones_end_well() {
-    let mut behind =
-        Behind::<Haproxy>::start_with(|config| config, |gate| gate.with("delay: 65s", "delay: 5s"));
+    let mut behind = Behind::<Haproxy>::start_with(
+        |config| config,
+        |gate| gate.with("delay: 65s", "delay: 15s"),
+    );
     let (mut running, at) = behind.hold_seat("demo.git");
     let other = 1 - at;
     behind.gates[at].signal(Signal::TERM);

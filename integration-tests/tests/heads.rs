@@ -1,8 +1,8 @@
 //! Request and response heads: what passes as it is, and each of the few things that do not (docs/transparency.md).
 
-use std::net::TcpListener;
-
-use packgate_integration_tests::{Connection, Packgate, Request, Scripted, http::Framing, pkt};
+use packgate_integration_tests::{
+    Connection, Nobody, Packgate, Request, Scripted, http::Framing, pkt,
+};
 
 #[test]
 fn header_values_pass_byte_for_byte_whatever_they_hold() {
@@ -167,11 +167,8 @@ fn the_date_is_the_gates_own() {
 #[test]
 fn pages_of_the_gate_name_no_other_server_and_say_what_is_wrong() {
     let (server, packgate) = Scripted::gated_ok();
-    let nobody = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let before_nobody = Packgate::start(&format!("upstream: http://{nobody}\n"));
+    let nobody = Nobody::new();
+    let before_nobody = Packgate::start(&format!("upstream: {}\n", nobody.upstream()));
     for (status, packgate, request) in [
         (
             "400 Bad Request",

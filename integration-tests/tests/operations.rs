@@ -40,6 +40,7 @@ fn exposed() -> BTreeSet<String> {
     gate.until_counts(0, 0);
     let answered = Request::upload_pack("demo.git", pkt::incremental_v2());
     assert_eq!(gate.ask(&answered).status, 200);
+    gate.until_logged(3);
 
     let shadow = in_shadow(&origin);
     let running = shadow.hold_seat("demo.git");
@@ -50,6 +51,7 @@ fn exposed() -> BTreeSet<String> {
         (shadow.metrics().get(waits, &[]) == 1.0).then_some(())
     });
     drop(running);
+    shadow.until_logged(3);
 
     let dir = tempfile::tempdir().unwrap();
     let server = Packgate::start(&format!(

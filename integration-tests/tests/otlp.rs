@@ -2,12 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use packgate_integration_tests::{
-    Collector, Latch, Origin, Packgate, Reply, Request,
+    Collector, Latch, Nobody, Origin, Packgate, Reply, Request,
     collector::series,
     http::Framing,
     pkt,
@@ -15,7 +14,7 @@ use packgate_integration_tests::{
     until,
     wait::{PATIENCE, stays},
 };
-use rustix::{net, process::Signal};
+use rustix::process::Signal;
 
 /// Everything is sent ten times a second instead of every minute, or every 5 s.
 const SOON: [(&str, &str); 2] = [
@@ -59,6 +58,8 @@ fn the_collector_gets_what_prometheus_gets() {
     packgate.ask(&Request::upload_pack("x", pkt::noise(100, 1)));
     packgate.ask(&Request::get("/x/info/refs?service=git-upload-pack"));
     packgate.until_logged(2);
+    let listed = [("endpoint", "info-refs")];
+    packgate.until_metric("packgate_requests_total", &listed, 1.0);
     // While something runs and waits, for the gauges; and when all is over, for the rest.
     for over in [false, true] {
         if over {
@@ -128,8 +129,8 @@ fn a_process_says_who_it_is_and_the_usual_variables_count() {
     assert_eq!(instance.len(), 36, "{instance}");
     drop(first);
 
-    collector.origin().clear();
-    // Some collectors listen below a path.
+    // Not that of the first, whose last words may still be on their way. Some collectors listen below a path.
+    let collector = Collector::start();
     let _second = gate(
         &origin,
         &format!("{}/tenant", collector.url()),
@@ -175,7 +176,8 @@ fn stuck() -> (Collector, Latch) {
     let shut = Latch::new();
     let latch = shut.clone();
     let collector = Collector::answering(move |_| {
-        latch.wait(PATIENCE);
+        // For longer than the test takes, whatever it is.
+        latch.wait(PATIENCE * 8);
         Reply::Now(200, Vec::new())
     });
     (collector, shut)
@@ -270,11 +272,8 @@ fn a_collector_that_fails_is_told_of_once_and_gets_later_what_it_missed_of_the_m
 #[test]
 fn where_nobody_listens_requests_are_served() {
     let origin = Origin::forgetful(b"a pack");
-    // Bound, so that no other test gets the port, and not listening.
-    let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None).unwrap();
-    net::bind(&socket, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
-    let nobody = SocketAddr::try_from(net::getsockname(&socket).unwrap()).unwrap();
-    let packgate = gate(&origin, &format!("http://{nobody}"), &[]);
+    let nobody = Nobody::new();
+    let packgate = gate(&origin, &nobody.upstream(), &[]);
     serve(&packgate, 400);
     until("two warnings", || {
         (warnings(&packgate).len() == 2).then_some(())
@@ -282,10 +281,7 @@ fn where_nobody_listens_requests_are_served() {
     stays(Duration::from_millis(500), "two warnings", || {
         warnings(&packgate).len() == 2
     });
-    assert_eq!(
-        packgate.metrics().get("packgate_requests_total", &[]),
-        400.0
-    );
+    packgate.until_metric("packgate_requests_total", &[], 400.0);
 }
 
 #[test]
@@ -319,28 +315,27 @@ fn the_end_of_the_process_does_not_wait_for_a_collector_that_does_not_answer() {
         (collector.origin().in_flight() == 2).then_some(())
     });
     packgate.signal(Signal::TERM);
-    let told = Instant::now();
-    assert!(packgate.wait_exit(PATIENCE).success());
-    let took = told.elapsed();
-    assert!(
-        took < Duration::from_secs(8),
-        "{took:?}: two seconds, and what a loaded machine adds"
-    );
+    // Two seconds, and as much again.
+    assert!(packgate.wait_exit(Duration::from_secs(4)).success());
     shut.open();
 }
 
 #[test]
 fn a_collector_behind_tls_is_believed_by_the_authorities_of_the_system() {
     let origin = Origin::forgetful(b"a pack");
-    let collector = Collector::start();
     let authority = Authority::new();
-    // It speaks no TLS itself.
-    let front = Packgate::start(&format!(
-        "{}upstream: {}\n",
-        authority.issue("collector").listen(),
-        collector.url()
-    ));
-    let url = format!("https://localhost:{}", front.addr().port());
+    // A collector speaks no TLS itself.
+    let behind_tls = || {
+        let collector = Collector::start();
+        let front = Packgate::start(&format!(
+            "{}upstream: {}\n",
+            authority.issue("collector").listen(),
+            collector.url()
+        ));
+        let url = format!("https://localhost:{}", front.addr().port());
+        (collector, front, url)
+    };
+    let (collector, _front, url) = behind_tls();
     let trusted = authority.file();
     let packgate = gate(
         &origin,
@@ -353,7 +348,8 @@ fn a_collector_behind_tls_is_believed_by_the_authorities_of_the_system() {
     assert_eq!(warnings(&packgate), Vec::<String>::new());
     drop(packgate);
 
-    collector.origin().clear();
+    // Not that of before, where last words may still arrive.
+    let (collector, _front, url) = behind_tls();
     let stranger = Authority::new().file();
     let packgate = gate(
         &origin,

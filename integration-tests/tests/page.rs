@@ -423,7 +423,8 @@ fn names_are_text_whatever_they_are() {
 
 #[test]
 fn what_is_stale_says_so_until_it_is_live_again() {
-    let mut held = Held::start(&["a"], NARROW);
+    // An address at which nobody else listens, so that the port is still free when it comes back.
+    let mut held = Held::start(&["a"], &format!("admin: 127.0.76.1:0\n{NARROW}"));
     held.clone("a", (1, 0));
     let mut browser = held.browse("/");
     browser.until(&format!("{} === 1", rows("running")));

@@ -184,7 +184,7 @@ fn gate(root: &Path) -> Packgate {
          \x20 - {{name: watched, per: repo, seats: 1, mode: shadow}}\n\
          quotas: [{{name: asked, per: global, resource: requests, rate: 1/1s, burst: 100, mode: shadow}}]\n\
          adaptive: {{tick: 100ms, memory: {{cgroup: host}}}}\n\
-         queue: {{timeout: 30s, max_waiting: 2}}\nstorm: {{clones: 3, within: 5s}}\n",
+         queue: {{timeout: 30s, max_waiting: 2}}\nstorm: {{clones: 3, within: 1h}}\n",
         root.display()
     ))
 }

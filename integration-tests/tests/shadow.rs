@@ -38,12 +38,6 @@ fn said(entry: &Value) -> [&Value; 4] {
     ["decision", "limit", "shadow", "shadow_limit"].map(|key| &entry[key])
 }
 
-fn until_metric(packgate: &Packgate, name: &str, labels: &[(&str, &str)], value: f64) {
-    until(&format!("{name}{labels:?} to be {value}"), || {
-        (packgate.metrics().get(name, labels) == value).then_some(())
-    });
-}
-
 const ONE_SEAT: &str = "mode: shadow\nlimits: [{name: all, per: global, seats: 1}]\n";
 
 #[test]
@@ -78,7 +72,8 @@ fn who_would_wait_is_served_and_gets_its_turn_in_the_shadow() {
 
     ends(&first, running);
     let queued = [("decision", "queued")];
-    until_metric(&packgate, "packgate_shadow_decisions_total", &queued, 1.0);
+    packgate.until_metric("packgate_shadow_decisions_total", &queued, 1.0);
+    packgate.until_logged(2);
     ends(&second, other);
     let log = packgate.until_logged(3);
     assert_eq!(
@@ -91,17 +86,16 @@ fn who_would_wait_is_served_and_gets_its_turn_in_the_shadow() {
         log[2]
     );
     // The last one would begin when the second one would end, and so on, until nobody is left.
-    until_metric(&packgate, "packgate_shadow_decisions_total", &queued, 2.0);
-    let waits = (
-        "packgate_shadow_wait_seconds_count",
-        [("outcome", "admitted")],
-    );
-    assert_eq!(packgate.metrics().get(waits.0, &waits.1), 2.0);
+    packgate.until_metric("packgate_shadow_decisions_total", &queued, 2.0);
+    let waited = [("outcome", "admitted")];
+    packgate.until_metric("packgate_shadow_wait_seconds_count", &waited, 2.0);
     let empty = json!({"running": 0, "waiting": 0, "refused_last_hour": 0});
     until("the shadow to be empty", || {
         (packgate.status()["shadow"] == empty).then_some(())
     });
-    assert!(packgate.metrics().busy_gauges().is_empty());
+    until("all gauges to be zero", || {
+        packgate.metrics().busy_gauges().is_empty().then_some(())
+    });
 }
 
 #[test]
@@ -111,7 +105,7 @@ fn a_wait_that_would_have_been_in_vain_is_a_refusal() {
     let running = runs(&packgate, "demo.git", 0);
     let other = runs(&packgate, "demo.git", 1);
     let blamed = [("limit", "all"), ("why", "timeout")];
-    until_metric(&packgate, "packgate_shadow_refusals_total", &blamed, 1.0);
+    packgate.until_metric("packgate_shadow_refusals_total", &blamed, 1.0);
     assert_eq!(packgate.status()["shadow"]["refused_last_hour"], 1);
     assert_eq!(packgate.status()["refused_last_hour"], 0);
     ends(&second, other);
@@ -154,12 +148,7 @@ fn a_client_that_hangs_up_would_have_left_the_queue() {
     let leaves = runs(&packgate, "demo.git", 1);
     drop(leaves);
     let cancelled = [("outcome", "cancelled")];
-    until_metric(
-        &packgate,
-        "packgate_shadow_wait_seconds_count",
-        &cancelled,
-        1.0,
-    );
+    packgate.until_metric("packgate_shadow_wait_seconds_count", &cancelled, 1.0);
     let log = packgate.until_logged(1);
     assert_eq!(
         (&log[0]["shadow"], &log[0]["outcome"]),

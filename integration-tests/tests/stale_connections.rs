@@ -2,9 +2,10 @@
 //! must get a 502 for that, and no request may be carried out twice.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     io,
     sync::Mutex,
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -77,11 +78,10 @@ fn posts_that_come_as_the_server_closes_idle_connections_are_all_answered() {
 /// The same, with the moment chosen: the server answers one request on each connection and closes it as the second
 /// arrives.
 fn one_request_per_connection() -> Scripted {
-    let answered: Mutex<BTreeMap<String, bool>> = Mutex::default();
+    let answered: Mutex<HashSet<ThreadId>> = Mutex::default();
     Scripted::start(move |head, connection| {
-        // The peer's port tells one connection from another.
-        let name = format!("{:?}", connection.stream());
-        if answered.lock().unwrap().insert(name, true).is_some() {
+        // Each connection has a thread of its own.
+        if !answered.lock().unwrap().insert(thread::current().id()) {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         let body = connection.read_body(&head.headers, false)?;

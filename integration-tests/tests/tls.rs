@@ -440,10 +440,10 @@ fn a_client_that_reads_nothing_loses_its_seat() {
     let mut session = scene.connect();
     let clone = Request::upload_pack("demo.git", pkt::clone_v2()).header("X-Hold", "endless");
     session.write_all(&clone.bytes()).unwrap();
-    scene.packgate.until_counts(1, 0);
-    scene.packgate.until_counts(0, 0);
     let log = scene.packgate.until_logged(1);
     assert_eq!(log[0]["outcome"], "stalled", "{log:?}");
+    assert_eq!(log[0]["seats"], 1, "{log:?}");
+    scene.packgate.until_counts(0, 0);
     // And its connection, too, though it has read nothing of the farewell either.
     until("the connections to be closed", || {
         (scene.packgate.sockets() <= before).then_some(())
@@ -559,19 +559,18 @@ fn a_plain_and_a_tls_listener_stand_side_by_side() {
         authority.issue("gate").yaml(),
         origin.upstream(),
     ));
-    let ports: Vec<SocketAddr> = packgate
-        .log()
-        .lines()
-        .filter(|line| line.contains("listening") && line.contains("proxy"))
-        .filter_map(|line| {
+    let [plain, secure] = until("two listeners in the log", || {
+        let log = packgate.log();
+        let listening = log
+            .lines()
+            .filter(|line| line.contains("listening") && line.contains("proxy"));
+        let addresses = listening.filter_map(|line| {
             let rest = &line[line.find("127.0.0.1:")?..];
             let end = rest.find('"').unwrap_or(rest.len());
-            rest[..end].trim().parse().ok()
-        })
-        .collect();
-    let [plain, secure] = ports[..] else {
-        panic!("two listeners: {}", packgate.log())
-    };
+            rest[..end].trim().parse::<SocketAddr>().ok()
+        });
+        <[SocketAddr; 2]>::try_from(addresses.collect::<Vec<_>>()).ok()
+    });
     assert_eq!(plain, packgate.addr());
     assert_eq!(packgate.ask(&Request::get("/")).text(), "passed");
     let (said, all) = curl(&authority.file(), &[], secure, "/");

@@ -87,12 +87,10 @@ fn a_server_that_cannot_prove_its_name_gets_no_request() {
         let server = NginxGit::start_tls(&[], &pair);
         let packgate = Packgate::start(&upstream(&server, &authority, ""));
         assert_eq!(connection(&packgate), None, "{what}");
-        let failures = packgate
-            .metrics()
-            .get("packgate_upstream_failures_total", &[("kind", "connect")]);
+        let metrics = packgate.until_metric("packgate_requests_total", &[], 1.0);
+        let failures = metrics.get("packgate_upstream_failures_total", &[("kind", "connect")]);
         assert_eq!(failures, 1.0, "{what}: one failure for one request");
-        let log = packgate.log();
-        assert!(log.contains("invalid peer certificate"), "{what}: {log}");
+        packgate.until_said("invalid peer certificate");
     }
 }
 

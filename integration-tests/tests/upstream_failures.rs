@@ -4,7 +4,7 @@
 use std::{io::Write, net::TcpListener, sync::Mutex, time::Duration};
 
 use packgate_integration_tests::{
-    Connection, Git, Latch, NginxGit, Origin, Packgate, Relay, Reply, Request, Response,
+    Connection, Git, Latch, NginxGit, Nobody, Origin, Packgate, Relay, Reply, Request, Response,
     http::{Stream, parse_head},
     pkt,
     process::{naming, signal},
@@ -101,11 +101,8 @@ fn chunked(body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn an_upstream_that_refuses() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let packgate = gate_before(&format!("http://{free}"));
+    let nobody = Nobody::new();
+    let packgate = gate_before(&nobody.upstream());
     assert_eq!(status(clone_fails(&packgate, "connect")), Some(502));
 }
 

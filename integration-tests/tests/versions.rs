@@ -1,9 +1,9 @@
 //! One message, three versions of HTTP: how heads are translated between clients of any of them and a server that is
 //! asked by HTTP/1.1 (docs/transparency.md).
 
-use std::{net::TcpListener, process::Command};
+use std::process::Command;
 
-use packgate_integration_tests::{Packgate, Request, Scripted, pkt, process::find_command};
+use packgate_integration_tests::{Nobody, Packgate, Request, Scripted, pkt, process::find_command};
 
 /// What curl prints: the heads it got and the body.
 fn by_http_2(packgate: &Packgate, target: &str, arguments: &[&str]) -> String {
@@ -98,11 +98,8 @@ fn by_http_2_cookies_are_joined_and_the_authority_becomes_the_host() {
 
 #[test]
 fn an_error_page_by_http_2_names_no_other_server() {
-    let nobody = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let packgate = Packgate::start(&format!("upstream: http://{nobody}\n"));
+    let nobody = Nobody::new();
+    let packgate = Packgate::start(&format!("upstream: {}\n", nobody.upstream()));
     let page = by_http_2(&packgate, "/", &[]);
     assert!(
         page.starts_with("HTTP/2 502") && !page.contains("server:"),

@@ -1,9 +1,9 @@
 //! WebSocket is the one upgrade that passes: ungated, both ways, for as long as both sides like.
 
-use std::{io, net::TcpListener, os::unix::net::UnixListener, time::Duration};
+use std::{io, os::unix::net::UnixListener, time::Duration};
 
 use packgate_integration_tests::{
-    Connection, Endpoint, Latch, Packgate, Request, Scripted,
+    Connection, Endpoint, Latch, Nobody, Packgate, Request, Scripted,
     http::Stream,
     pkt, until,
     wait::{stays, within},
@@ -270,15 +270,11 @@ fn a_websocket_passes_from_unix_socket_to_unix_socket() {
 
 #[test]
 fn a_websocket_to_a_server_that_is_not_there_is_a_502() {
-    let nobody = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let packgate = Packgate::start(&format!("upstream: http://{nobody}\n{ONE_SEAT}"));
+    let nobody = Nobody::new();
+    let packgate = Packgate::start(&format!("upstream: {}\n{ONE_SEAT}", nobody.upstream()));
     assert_eq!(packgate.ask(&upgrade()).status, 502);
-    let failures = packgate
-        .metrics()
-        .get("packgate_upstream_failures_total", &[("kind", "connect")]);
+    let metrics = packgate.until_metric("packgate_requests_total", &[], 1.0);
+    let failures = metrics.get("packgate_upstream_failures_total", &[("kind", "connect")]);
     assert_eq!(failures, 1.0);
 }
 

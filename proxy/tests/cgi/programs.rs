@@ -366,7 +366,8 @@ async fn the_cost_of_an_abort_includes_orphans() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_leaves_the_group_is_reaped_when_it_ends() {
     let server = Server::script(&format!(
-        "setsid sh -c 'echo $$ > pid.new; mv pid.new pid; sleep 0.2' </dev/null >/dev/null 2>&1 & {HEAD}; while [ ! -e pid ]; do :; done"
+        "setsid sh -c 'echo $$ > pid.new; mv pid.new pid; while [ ! -e stop ]; do sleep 0.01; done' \
+         </dev/null >/dev/null 2>&1 & {HEAD}; while [ ! -e pid ]; do :; done"
     ))
     .await;
     server.ask(GET).await;
@@ -376,6 +377,7 @@ async fn what_leaves_the_group_is_reaped_when_it_ends() {
         .parse()
         .unwrap();
     assert!(exists(pid), "it has to outlive its request");
+    std::fs::write(server.root.join("stop"), "").unwrap();
     eventually("no zombie", NEVER, || !exists(pid)).await;
 }
 
