@@ -56,22 +56,26 @@ mod tests {
 
     use super::*;
 
+    /// A look that hangs until its end is dropped.
+    async fn hang(looks: &mut Looks<u32>, scope: &Scope) -> mpsc::Sender<()> {
+        let (end, hangs) = mpsc::channel();
+        let look = move || {
+            let _ = hangs.recv();
+            1
+        };
+        let (seen, ()) = tokio::join!(looks.at(scope, look), tokio::time::advance(PATIENCE));
+        assert_eq!(seen, None);
+        end
+    }
+
     #[tokio::test(start_paused = true)]
     async fn while_a_look_hangs_there_is_no_other_but_at_another_place() {
         let mut looks = Looks::default();
         let place = Scope::Cgroup("/one".into());
-        let (let_go, hangs) = mpsc::channel::<()>();
-        let (seen, ()) = tokio::join!(
-            looks.at(&place, move || {
-                let _ = hangs.recv();
-                1
-            }),
-            tokio::time::advance(PATIENCE)
-        );
-        assert_eq!(seen, None);
+        let end = hang(&mut looks, &place).await;
         assert_eq!(looks.at(&place, || 2).await, None, "the first still hangs");
 
-        drop(let_go);
+        drop(end);
         while looks
             .hanging
             .as_ref()
@@ -81,15 +85,7 @@ mod tests {
         }
         assert_eq!(looks.at(&place, || 3).await, Some(3), "and not the old one");
 
-        let (_let_go, hangs) = mpsc::channel::<()>();
-        let (seen, ()) = tokio::join!(
-            looks.at(&place, move || {
-                let _ = hangs.recv();
-                4
-            }),
-            tokio::time::advance(PATIENCE)
-        );
-        assert_eq!(seen, None);
-        assert_eq!(looks.at(&Scope::Host, || 5).await, Some(5));
+        let _end = hang(&mut looks, &place).await;
+        assert_eq!(looks.at(&Scope::Host, || 4).await, Some(4));
     }
 }

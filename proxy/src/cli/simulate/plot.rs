@@ -360,4 +360,13 @@ mod tests {
         let nothing = vec![Row::new(None, simulate(Settings::default(), &[]))];
         texts(&svg(None, &nothing).unwrap());
     }
+
+    #[test]
+    fn amounts_are_short_to_read() {
+        let shown = [0.0, 0.0166, 7.5, 999.0, 1000.0, 2_500_000.0, 1e12, 1e18].map(short);
+        assert_eq!(
+            shown,
+            ["0", "0.017", "7.5", "999", "1k", "2.5M", "1T", "1E"]
+        );
+    }
 }
