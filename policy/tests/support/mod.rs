@@ -59,6 +59,25 @@ impl Random {
     }
 }
 
+/// Says which seed it was that failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the failing seed is {}", self.0);
+        }
+    }
+}
+
+/// Checks the same for each seed below `count`, and says which one it fails for.
+pub fn for_each_seed(count: u64, mut check: impl FnMut(u64, Random)) {
+    for seed in 0..count {
+        let _said = Seed(seed);
+        check(seed, Random::new(seed));
+    }
+}
+
 pub fn limit(name: &str, per: Per, seats: u32) -> Limit {
     Limit::new(name, per, NonZeroU32::new(seats).unwrap())
 }
