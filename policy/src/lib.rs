@@ -20,8 +20,8 @@
 //!
 //! The reading order is that of a request: `settings` and `matching` say what applies, `demand` what is asked, `buckets`
 //! who is counted where, `fair_queue` whose turn it is, `quota` (with `ledger` and `prices`) what it costs, `forecast` and
-//! `return_slots` when to come back, `refusal` how that is said, and `gate` puts them together. `adaptive` moves limits as the
-//! server's load tells. `views`, `outlook` and `last_hour` are what it shows of itself, and `simulation` plays traffic through it.
+//! `return_slots` when to come back, `refusal` how that is said, and `gate` puts them together. What prices and forecast learn
+//! is kept in `lessons`. `adaptive` moves limits as the server's load tells. `views`, `outlook` and `last_hour` are what it shows of itself, and `simulation` plays traffic through it.
 #![cfg_attr(
     not(test),
     deny(
@@ -41,6 +41,7 @@ mod forecast;
 mod gate;
 mod last_hour;
 mod ledger;
+mod lessons;
 mod matching;
 mod outlook;
 mod prices;
