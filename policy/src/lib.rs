@@ -13,7 +13,7 @@
 //! * No admission takes a bucket above its limit, except that a demand wider than a whole limit runs alone in it.
 //! * A demand takes all its seats at once or none: a waiter holds nothing.
 //! * No waiter remains whose buckets all have room, unless one of them is being kept for a waiter that was overtaken too
-//!   often (see `fair_queue.rs`).
+//!   often (see `fair_queue/reservations.rs`).
 //! * Every ticket that was told to wait is admitted, refused or cancelled exactly once.
 //! * Nobody is admitted whose budget has nothing left, and every budget is charged what was spent, once.
 //! * Memory follows what runs and waits, not what was ever seen; what is learned and what is owed is bounded.
