@@ -10,7 +10,7 @@ mod which_limit;
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::{Limit, LimitView, Match, MatchSpec, Mode, Per, User, WaitingView};
+use crate::{Limit, LimitView, Match, MatchSpec, Mode, Per, Refusal, User, WaitingView};
 
 fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
