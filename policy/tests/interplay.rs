@@ -9,11 +9,11 @@ mod support;
 use std::{num::NonZeroU32, time::Duration};
 
 use packgate_policy::{
-    Ended, Limit, Mode, Moment, Per, Quota, RateRange, Reading, Resource, SeatRange, Settings,
-    ShadowDecision, Spent, Weigh,
+    Ended, Limit, Mode, Moment, Per, Quota, RateRange, Reading, Resource, Settings, ShadowDecision,
+    Spent, Weigh,
 };
 use story::{Lasts, Request, Story, What, kind, play};
-use support::{Random, demand, for_each_seed, limit, only_shape, quota};
+use support::{Random, demand, for_each_seed, limit, only_shape, quota, some_range};
 
 const SEEDS: u64 = 400;
 
@@ -44,12 +44,8 @@ fn some_limits(random: &mut Random) -> Vec<Limit> {
                 ..limit(&format!("{name}-shallow"), per, narrow)
             });
         }
-        let adapts = random.one_in(2).then(|| SeatRange {
-            min: NonZeroU32::MIN,
-            max: NonZeroU32::new(seats + random.below(6) as u32).unwrap(),
-        });
         limits.push(Limit {
-            adapts,
+            adapts: some_range(random, seats),
             ..limit(name, per, seats)
         });
     }

@@ -14,9 +14,9 @@ use std::{
 
 use packgate_policy::{
     Demand, Ended, Event, Gate, Limit, Mode, Moment, Offer, Per, Reading, Readings, RefusalWhy,
-    SeatRange, Settings, Spent, Ticket,
+    Settings, Spent, Ticket,
 };
-use support::{Random, demand, for_each_seed, limit, only_shape};
+use support::{Random, demand, for_each_seed, limit, only_shape, some_range};
 
 const SEEDS: u64 = 512;
 const STEPS: usize = 600;
@@ -78,12 +78,8 @@ fn settings(random: &mut Random, widths: u64) -> Settings {
                 ..special
             });
         }
-        let adapts = random.one_in(2).then(|| SeatRange {
-            min: NonZeroU32::MIN,
-            max: NonZeroU32::new(seats + random.below(6) as u32).unwrap(),
-        });
         limits.push(Limit {
-            adapts,
+            adapts: some_range(random, seats),
             ..limit(name, per, seats)
         });
     }
