@@ -1,15 +1,7 @@
 //! Whose turn it is.
 //!
-//! **Flows take turns by seats served.** Waiters with identical buckets form a flow, first come first served. Each flow
-//! has a *tag*: the virtual time at which its first waiter would have been served if flows were served in parallel, a
-//! seat at a time. The lowest tag goes first; being served moves the tag on by the seats taken, and the virtual clock is
-//! the highest tag served. This is start-time fair queueing with the bill in front: a flow's first tag is the clock *plus*
-//! its seats, not the clock. In the textbook form a flow that runs empty must be remembered until the clock has passed its
-//! last tag, or else asking again after each turn would make it first every time; paying in front gives the same shares
-//! and lets an empty flow be forgotten at once, as memory must follow who waits. There is one clock for all buckets: tags
-//! of one flow in several buckets would each be fairer alone, but then two buckets freed together could disagree on who is
-//! first. A served flow's next tag counts from the clock and not from a tag that fell behind, so that nobody saves up turns
-//! while its own limit held it back.
+//! Waiters with identical buckets form a flow, first come first served. Flows take turns by seats served (`turns.rs`), and
+//! nobody is overtaken for ever (`reservations.rs`).
 //!
 //! **Looking only where room appeared.** Each flow is *parked* on exactly one bucket that blocks it, like a watched
 //! literal in a SAT solver: as long as that bucket blocks, nothing else about the flow matters. When room appears in a
@@ -18,125 +10,26 @@
 //! rejected: with 10,000 waiting it costs 10,000 looks a seat. (Flows of one narrow bucket can still all move between it
 //! and a wide one, so the worst case of one release is the number of flows; that takes thousands of clients who differ
 //! only by user.)
-//!
-//! **Nobody is overtaken for ever.** Whoever fits may run past a waiter that does not, for an idle seat helps nobody.
-//! But a demand of four seats would wait for ever among demands of one. So each time somebody with a later turn gets into
-//! the bucket on which a flow is parked first, that counts, and when it happened as often as the bucket has seats, the
-//! bucket is *reserved* for the flow: nobody else gets in. The reservation has no effect while another bucket blocks its
-//! holder, unless that one is reserved for it too; a full repository must not idle the server. A flow blocked by a bucket
-//! it holds and by one it does not is parked on the latter, where it goes on counting. So a demand wide in two buckets ends
-//! up holding both.
-//!
-//! Crossing reservations cannot deadlock because flows with reservations have a *seniority*, the order in which they got
-//! their first one. Seniors come first wherever they are parked, are not bound by reservations of juniors, and take them
-//! over. The most senior is therefore held up only by demands that run, and those end.
+
+mod parked;
+mod reservations;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use slab::Slab;
 
+pub(crate) use self::{
+    parked::Parked,
+    turns::{Clock, Turn},
+};
 use crate::{
-    buckets::{Bucket, BucketId, BucketSet, Buckets},
+    buckets::{BucketId, BucketSet, Buckets},
     units::Ticket,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FlowId(usize);
-
-/// The order in which flows are looked at: seniors, then by tag, then by when the tag was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn {
-    seniority: u64,
-    tag: u64,
-    serial: u64,
-}
-
-impl Turn {
-    const NO_SENIORITY: u64 = u64::MAX;
-
-    /// Later than any waiter's: the turn of somebody who arrives and starts at once.
-    pub(crate) const LAST: Turn = Turn {
-        seniority: Turn::NO_SENIORITY,
-        tag: u64::MAX,
-        serial: u64::MAX,
-    };
-
-    /// The same turn when its holder left to one of its flow that asks for `now` seats instead of `before`.
-    #[must_use]
-    pub(crate) fn passed_on(self, before: u32, now: u32) -> Turn {
-        let paid = self.tag.saturating_sub(before.into());
-        Turn {
-            seniority: Turn::NO_SENIORITY,
-            tag: paid.saturating_add(now.into()),
-            serial: self.serial,
-        }
-    }
-
-    fn is_senior(self) -> bool {
-        self.seniority != Turn::NO_SENIORITY
-    }
-}
-
-/// The virtual time by which turns are given.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Clock {
-    /// The highest tag that was served.
-    time: u64,
-    next_serial: u64,
-}
-
-impl Clock {
-    /// The turn of a flow whose first waiter is new and asks for so many seats.
-    pub(crate) fn new_turn(&mut self, seats: u32) -> Turn {
-        let serial = self.next_serial;
-        self.next_serial = serial.saturating_add(1);
-        Turn {
-            seniority: Turn::NO_SENIORITY,
-            tag: self.time.saturating_add(seats.into()),
-            serial,
-        }
-    }
-
-    /// Somebody is served whose turn this is.
-    pub(crate) fn serve(&mut self, turn: Turn) {
-        self.time = self.time.max(turn.tag);
-    }
-}
-
-/// The flows parked on one bucket, by the seats their first waiters ask for: room for two seats is found a taker without
-/// looking at those who need four. There are few different widths (one per shape).
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Parked {
-    by_seats: BTreeMap<u32, BTreeSet<(Turn, FlowId)>>,
-}
-
-impl Parked {
-    fn insert(&mut self, seats: u32, turn: Turn, flow: FlowId) {
-        self.by_seats.entry(seats).or_default().insert((turn, flow));
-    }
-
-    fn remove(&mut self, seats: u32, turn: Turn, flow: FlowId) {
-        if let Some(flows) = self.by_seats.get_mut(&seats) {
-            flows.remove(&(turn, flow));
-            if flows.is_empty() {
-                self.by_seats.remove(&seats);
-            }
-        }
-    }
-
-    /// Who is first of those that ask for at most `seats`.
-    fn first_within(&self, seats: u32) -> Option<(Turn, FlowId)> {
-        let firsts = self
-            .by_seats
-            .range(..=seats)
-            .filter_map(|(_, flows)| flows.first());
-        firsts.min().copied()
-    }
-
-    fn first(&self) -> Option<(Turn, FlowId)> {
-        self.first_within(u32::MAX)
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Flow {
@@ -393,8 +286,6 @@ impl FairQueue {
         }
     }
 
-    // Parking.
-
     fn park(&mut self, buckets: &mut Buckets, id: FlowId, on: BucketId) {
         if let Some(flow) = self.flows.get_mut(id.0)
             && let Some(bucket) = buckets.get_mut(on)
@@ -445,148 +336,5 @@ impl FairQueue {
         buckets.get(id).is_some_and(|bucket| {
             !bucket.has_room(seats) || self.reserved_against(buckets, id, bucket, flow)
         })
-    }
-
-    // Reservations.
-
-    fn reserved_against(
-        &self,
-        buckets: &Buckets,
-        id: BucketId,
-        bucket: &Bucket,
-        flow: Option<(FlowId, &Flow)>,
-    ) -> bool {
-        let Some((holder, held)) = self.holder_of(bucket) else {
-            return false;
-        };
-        let (is_holder, turn) =
-            flow.map_or((false, Turn::LAST), |(flow, of)| (flow == holder, of.turn));
-        !is_holder
-            && held.turn.seniority < turn.seniority
-            && self.is_effective(buckets, id, holder, held)
-    }
-
-    fn holder_of(&self, bucket: &Bucket) -> Option<(FlowId, &Flow)> {
-        let holder = bucket.reserved?;
-        Some((holder, self.flows.get(holder.0)?))
-    }
-
-    /// A reservation of one bucket counts when each other bucket of its holder either has room for it, and is not
-    /// promised to somebody more senior, or is reserved for it too.
-    fn is_effective(&self, buckets: &Buckets, id: BucketId, holder: FlowId, held: &Flow) -> bool {
-        let mut others = held.set.iter().filter(|other| *other != id);
-        others.all(|other| {
-            buckets
-                .get(other)
-                .is_none_or(|bucket| match self.holder_of(bucket) {
-                    Some((also, _)) if also == holder => true,
-                    Some((_, other)) if other.turn.seniority < held.turn.seniority => false,
-                    _ => bucket.has_room(held.first_seats()),
-                })
-        })
-    }
-
-    fn count_overtaken(&mut self, buckets: &mut Buckets, id: FlowId, on: BucketId) {
-        let Some(flow) = self.flows.get_mut(id.0) else {
-            return;
-        };
-        let place = flow.set.iter().position(|bucket| bucket == on);
-        let Some(count) = place.and_then(|place| flow.overtaken.get_mut(place)) else {
-            return;
-        };
-        *count = count.saturating_add(1);
-        let count = *count;
-        let seniority = flow.turn.seniority;
-        let Some(bucket) = buckets.get(on) else {
-            return;
-        };
-        if count < bucket.seats {
-            return;
-        }
-        match self.holder_of(bucket) {
-            Some((holder, _)) if holder == id => {}
-            Some((_, other)) if other.turn.seniority < seniority => return,
-            _ => self.reserve(buckets, id, on),
-        }
-        // It was overtaken here because it is blocked elsewhere as well: there it goes on counting.
-        if let Some(elsewhere) = self.blocker(buckets, id)
-            && elsewhere != on
-        {
-            self.unpark(buckets, id);
-            self.park(buckets, id, elsewhere);
-        }
-    }
-
-    fn reserve(&mut self, buckets: &mut Buckets, id: FlowId, on: BucketId) {
-        let Some(flow) = self.flows.get(id.0) else {
-            return;
-        };
-        let set = flow.set;
-        if !flow.turn.is_senior() {
-            let seniority = self.next_seniority;
-            self.next_seniority = seniority.saturating_add(1);
-            self.seniors.insert(seniority, id);
-            self.with_seniority(buckets, id, seniority);
-        }
-        if let Some(bucket) = buckets.get_mut(on) {
-            bucket.reserved = Some(id);
-        }
-        self.stir_reservations(buckets, &set);
-    }
-
-    fn drop_seniority(&mut self, buckets: &mut Buckets, id: FlowId) {
-        let Some(flow) = self.flows.get(id.0) else {
-            return;
-        };
-        if !flow.turn.is_senior() {
-            return;
-        }
-        let set = flow.set;
-        self.seniors.remove(&flow.turn.seniority);
-        self.with_seniority(buckets, id, Turn::NO_SENIORITY);
-        for bucket_id in set.iter() {
-            if let Some(bucket) = buckets.get_mut(bucket_id)
-                && bucket.reserved == Some(id)
-            {
-                bucket.reserved = None;
-                self.stir(bucket_id);
-            }
-        }
-    }
-
-    fn with_seniority(&mut self, buckets: &mut Buckets, id: FlowId, seniority: u64) {
-        let on = self.flows.get(id.0).and_then(|flow| flow.parked_on);
-        self.unpark(buckets, id);
-        if let Some(flow) = self.flows.get_mut(id.0) {
-            flow.turn.seniority = seniority;
-        }
-        if let Some(on) = on {
-            self.park(buckets, id, on);
-        }
-    }
-
-    /// Something changed in `set`: a reservation whose holder is in one of these buckets may have lost its effect, and
-    /// then those parked behind it may run.
-    fn stir_reservations(&mut self, buckets: &Buckets, set: &BucketSet) {
-        if self.seniors.is_empty() {
-            return;
-        }
-        let stirred = &mut self.stirred;
-        for id in self.seniors.values() {
-            let Some(flow) = self.flows.get(id.0) else {
-                continue;
-            };
-            if !flow.set.shares_any(set) {
-                continue;
-            }
-            for bucket_id in flow.set.iter() {
-                let is_held = buckets
-                    .get(bucket_id)
-                    .is_some_and(|bucket| bucket.reserved == Some(*id));
-                if is_held && !stirred.contains(&bucket_id) {
-                    stirred.push(bucket_id);
-                }
-            }
-        }
     }
 }

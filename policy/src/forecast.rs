@@ -1,23 +1,14 @@
 //! What clones were seen to last.
 //!
-//! A clone of one repository lasts much like the last one of it, and nothing like one of another, so times are learned
-//! per repository and shape. The table is bounded and forgets what was not taught for longest: names of repositories
-//! come from clients. A moving average was preferred to quantiles because it is one number that follows a server that
-//! gets slower, and what it is used for (when seats come free) asks for the mean. Two things make the past count less:
-//! each new observation, and age, for what a repository was like yesterday says little of today.
+//! Times are learned per repository and shape (`lessons.rs`). A moving average was preferred to quantiles because it is one
+//! number that follows a server that gets slower, and what it is used for (when seats come free) asks for the mean. Two
+//! things make the past count less: each new observation, and age, for what a repository was like yesterday says little of
+//! today.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use slab::Slab;
-
-use crate::units::Moment;
-
-/// Enough for the repositories a CI fleet hammers; at about 200 bytes each the table stays well below 1 MiB.
-const MAX_ENTRIES: usize = 1024;
+pub(crate) use crate::lessons::Known;
+use crate::{lessons::Lessons, units::Moment};
 
 /// The weight of one observation.
 const ONE: u32 = 16;
@@ -28,23 +19,11 @@ const MOST: u32 = 7 * ONE;
 /// After each of these the past weighs half as much.
 const HALF_LIFE: Duration = Duration::from_secs(3600);
 
-type Subject = (Arc<str>, &'static str);
-
 #[derive(Clone, Debug)]
 struct Learned {
     mean: Duration,
     weight: u32,
     at: Moment,
-    /// Which lesson was the first, and which the last.
-    since: u64,
-    taught: u64,
-}
-
-/// What is known of a repository and shape, to be looked up often. It is void once that is forgotten.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
-    place: usize,
-    since: u64,
 }
 
 impl Learned {
@@ -61,12 +40,7 @@ impl Learned {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Forecast {
-    places: HashMap<Subject, usize>,
-    learned: Slab<Learned>,
-    by_age: BTreeMap<u64, Subject>,
-    lessons: u64,
-}
+pub(crate) struct Forecast(Lessons<Learned>);
 
 impl Forecast {
     /// How long a demand of this repository and shape lasts, if one was seen to end.
@@ -76,15 +50,12 @@ impl Forecast {
 
     /// Where it is known how long those of this repository and shape last.
     pub(crate) fn find(&self, repo: &Arc<str>, shape: &'static str) -> Option<Known> {
-        let place = *self.places.get(&(repo.clone(), shape))?;
-        let since = self.learned.get(place)?.since;
-        Some(Known { place, since })
+        self.0.find(repo, shape)
     }
 
     /// How long it lasts, if that is still known.
     pub(crate) fn time_of(&self, known: Known) -> Option<Duration> {
-        let learned = self.learned.get(known.place)?;
-        (learned.since == known.since).then_some(learned.mean)
+        self.0.get(known).map(|learned| learned.mean)
     }
 
     /// Notes that a demand of this repository and shape was served in `took`; whether that was the first.
@@ -95,34 +66,13 @@ impl Forecast {
         took: Duration,
         now: Moment,
     ) -> bool {
-        let subject = (repo.clone(), shape);
-        self.lessons = self.lessons.saturating_add(1);
-        let mut first = false;
-        let place = self.places.get(&subject);
-        if let Some(learned) = place.and_then(|place| self.learned.get_mut(*place)) {
-            learned.learn(took, now);
-            self.by_age.remove(&learned.taught);
-            learned.taught = self.lessons;
-        } else {
-            let learned = Learned {
-                mean: took,
-                weight: ONE,
-                at: now,
-                since: self.lessons,
-                taught: self.lessons,
-            };
-            let place = self.learned.insert(learned);
-            self.places.insert(subject.clone(), place);
-            first = true;
-        }
-        self.by_age.insert(self.lessons, subject);
-        if self.learned.len() > MAX_ENTRIES
-            && let Some((_, oldest)) = self.by_age.pop_first()
-            && let Some(place) = self.places.remove(&oldest)
-        {
-            self.learned.try_remove(place);
-        }
-        first
+        let first = Learned {
+            mean: took,
+            weight: ONE,
+            at: now,
+        };
+        let again = |learned: &mut Learned| learned.learn(took, now);
+        self.0.teach(repo, shape, first, again)
     }
 }
 
@@ -188,42 +138,5 @@ mod tests {
     fn no_time_is_too_long() {
         let forever = u64::MAX;
         assert!(after([(0, forever), (1, forever), (forever, forever)]) > seconds(1 << 32));
-    }
-
-    #[test]
-    fn what_is_known_is_void_once_it_is_forgotten() {
-        let mut forecast = Forecast::default();
-        let teach = |forecast: &mut Forecast, repo: &str| {
-            forecast.learn(&repo.into(), "clone", seconds(1), Moment::default());
-        };
-        teach(&mut forecast, "a");
-        let known = forecast.find(&"a".into(), "clone").unwrap();
-        assert_eq!(forecast.time_of(known), Some(seconds(1)));
-        for n in 0..MAX_ENTRIES {
-            teach(&mut forecast, &format!("r{n}"));
-        }
-        assert_eq!(forecast.time_of(known), None);
-        teach(&mut forecast, "b");
-        assert_eq!(
-            forecast.time_of(known),
-            None,
-            "its place is taken by another"
-        );
-    }
-
-    #[test]
-    fn the_table_is_bounded_and_drops_what_was_not_taught_for_longest() {
-        let mut forecast = Forecast::default();
-        let name = |n: usize| -> Arc<str> { format!("r{n}").into() };
-        for n in 0..MAX_ENTRIES {
-            forecast.learn(&name(n), "clone", seconds(1), Moment::default());
-        }
-        forecast.learn(&name(0), "clone", seconds(1), Moment::default());
-        forecast.learn(&name(MAX_ENTRIES), "clone", seconds(1), Moment::default());
-        assert_eq!(forecast.learned.len(), MAX_ENTRIES);
-        assert_eq!(forecast.places.len(), MAX_ENTRIES);
-        assert_eq!(forecast.by_age.len(), MAX_ENTRIES);
-        assert!(forecast.service_time(&name(0), "clone").is_some());
-        assert!(forecast.service_time(&name(1), "clone").is_none());
     }
 }

@@ -1,83 +1,37 @@
 //! The gate: what happens to a demand from its arrival to its end.
 
 mod budgets;
+mod changing;
 mod foresight;
 mod refusing;
 mod shadow;
 mod show;
+mod words;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
-    num::NonZeroU32,
     sync::Arc,
     time::Duration,
 };
 
 use self::foresight::Foresight;
 use crate::{
-    adaptive::{Adaptive, Readings},
+    adaptive::Adaptive,
     buckets::{BucketId, BucketSet, Buckets, Occupancy},
     demand::Demand,
     fair_queue::{FairQueue, Turn},
     forecast::{Forecast, Known},
     last_hour::Refusals,
     quota::Budgets,
-    refusal::{Refusal, RefusalWhy},
+    refusal::RefusalWhy,
     return_slots::ReturnSlots,
-    settings::{Mode, Settings},
+    settings::Settings,
     units::{Moment, Ticket},
 };
 
 use shadow::Shadow;
 pub use shadow::ShadowDecision;
-
-/// The gate's answer to a demand.
-#[derive(Debug)]
-pub enum Offer {
-    /// No seats asked for and no budget charged, or an exempt rule fits, or nothing is gated: nothing is held, there is nothing
-    /// to release.
-    Exempt,
-    /// It needs no seat, but a budget is charged for it: it runs, and the ticket must be released when it ended, and charged.
-    Metered(Ticket),
-    /// It may run; the ticket must be released when it ended.
-    Running(Ticket),
-    /// It holds nothing yet. An [`Event`] says what becomes of it, unless its ticket is released before.
-    Waiting(Ticket),
-    /// It may not run.
-    Refused(Refusal),
-}
-
-/// What became of a waiter.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// It may run; the ticket must be released when it ended.
-    Admitted(Ticket),
-    /// It may not run; the ticket is void.
-    Refused(Ticket, Refusal),
-}
-
-/// How a running demand ended. Only `Served` teaches a service time: a clone that broke off says nothing about how long
-/// one takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// The whole answer was delivered.
-    Served,
-    /// The server behind failed.
-    Failed,
-    /// The client left.
-    ClientGone,
-}
-
-/// What a demand has cost, known some time after it has ended. What is not known is `None` and charges nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
-    /// Bytes of the response's body.
-    pub bytes: u64,
-    /// CPU time of all its processes.
-    pub cpu: Option<Duration>,
-    /// Peak memory times duration, in GiB seconds.
-    pub memory_seconds: Option<f64>,
-}
+pub use words::{Ended, Event, Offer, Spent};
 
 #[derive(Clone, Debug)]
 struct Running {
@@ -257,37 +211,6 @@ impl Gate {
             .charge(ticket, &spent, &self.settings, self.now);
     }
 
-    /// What the signals say of the server at one tick: each limit that adapts takes a step, or stays. A limit lowered under
-    /// those who run shrinks as they end; who fits into a raised one is admitted. Returns whether one has moved.
-    pub fn adapt(&mut self, readings: &Readings, now: Moment) -> bool {
-        self.tell_time(now);
-        if self.settings.mode == Mode::Off {
-            return false;
-        }
-        let mut usages = self.buckets.usages();
-        self.shadow.put_usages(&self.settings, &mut usages);
-        let moved = self
-            .adaptive
-            .step(&mut self.settings.limits, &usages, readings);
-        self.resize(&moved);
-        self.shadow.resize(&moved);
-        !moved.is_empty()
-    }
-
-    /// These limits have other seats from now on.
-    fn resize(&mut self, limits: &[(Arc<str>, NonZeroU32)]) {
-        if limits.is_empty() {
-            return;
-        }
-        self.foresight = Foresight::default();
-        for (name, seats) in limits {
-            for id in self.buckets.resize(name, *seats) {
-                self.queue.resized(&self.buckets, id);
-            }
-        }
-        self.settle();
-    }
-
     /// Refuses waiters whose time is up. (Only this does: a seat that comes free before it is called goes to a waiter
     /// whose time was up a moment ago rather than to nobody.)
     pub fn advance(&mut self, now: Moment) {
@@ -338,95 +261,6 @@ impl Gate {
     /// What happened to waiters since it was last asked; call until None after every other call.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-
-    /// New settings for a running gate: nobody running or waiting is dropped; new limits count those who run already.
-    ///
-    /// A limit lowered under those who run shrinks as they end. Waiters keep their order of arrival, and their deadlines
-    /// unless the new timeout is shorter (a timeout of zero is about newcomers). Those who fit now are admitted; where
-    /// nothing is in force any more these are all. A limit that adapts keeps the seats it has by now, within its new range.
-    pub fn reconfigure(&mut self, mut settings: Settings, now: Moment) {
-        self.tell_time(now);
-        self.budgets
-            .reconfigure(&self.settings, &settings, self.now);
-        self.adaptive
-            .carry_over(&self.settings.limits, &mut settings.limits);
-        self.settings = settings;
-        self.foresight = Foresight::default();
-        self.watch();
-        self.buckets = Buckets::default();
-        self.queue = FairQueue::default();
-
-        for running in self.running.values_mut() {
-            running.occupies.set = self.settings.set_of(&mut self.buckets, &running.demand);
-            self.buckets.take(&running.occupies);
-        }
-        self.deadlines.clear();
-        let mut tickets: Vec<_> = self.waiting.keys().copied().collect();
-        tickets.sort_unstable();
-        for ticket in tickets {
-            let Some(waiter) = self.waiting.get_mut(&ticket) else {
-                continue;
-            };
-            waiter.set = self.settings.set_of(&mut self.buckets, &waiter.demand);
-            let timeout = self.settings.queue.timeout;
-            if !timeout.is_zero() {
-                waiter.deadline = waiter.deadline.min(waiter.since.saturating_add(timeout));
-            }
-            self.deadlines.insert((waiter.deadline, ticket));
-            self.queue
-                .join(&mut self.buckets, waiter.set, ticket, waiter.demand.seats);
-        }
-        self.settle();
-    }
-
-    /// From now on every waiter and every newcomer with seats is refused (why: draining). What runs is not touched. Where
-    /// nothing is in force newcomers still run: who only watches promises to refuse nobody.
-    pub fn drain(&mut self, now: Moment) {
-        self.tell_time(now);
-        self.draining = true;
-        self.shadow.drain();
-        for ticket in self.queue.in_order() {
-            if let Some(set) = self.refuse_waiter(ticket, RefusalWhy::Draining) {
-                self.buckets.forget_unused(&set);
-            }
-        }
-    }
-
-    /// How many run.
-    pub fn running(&self) -> usize {
-        self.running.len()
-    }
-
-    /// How many wait.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// How many may wait; zero where nobody may.
-    pub fn queue_limit(&self) -> usize {
-        let queue = &self.settings.queue;
-        let waits = self.settings.holds_any() && !queue.timeout.is_zero();
-        if waits { queue.max_waiting } else { 0 }
-    }
-
-    /// Whether [`Gate::drain`] was called.
-    pub fn is_draining(&self) -> bool {
-        self.draining
-    }
-
-    /// Whether nothing is kept but what was learned and what is owed: nobody runs or waits, everybody is charged, every event was
-    /// fetched, and nobody who was told to come back is still expected.
-    pub fn is_at_rest(&self) -> bool {
-        self.running.is_empty()
-            && self.waiting.is_empty()
-            && self.deadlines.is_empty()
-            && self.events.is_empty()
-            && self.buckets.is_empty()
-            && self.queue.is_empty()
-            && self.slots.is_empty()
-            && self.budgets.is_at_rest()
-            && self.shadow.is_at_rest()
     }
 
     fn tell_time(&mut self, now: Moment) {
@@ -556,17 +390,6 @@ enum May {
     Not(RefusalWhy),
     /// It could start then, but does not wait for that long.
     NotInTime(Moment),
-}
-
-impl Settings {
-    /// The buckets a demand is counted in, found or made.
-    fn set_of(&self, buckets: &mut Buckets, demand: &Demand) -> BucketSet {
-        if self.exempts(demand) {
-            BucketSet::default()
-        } else {
-            buckets.find_or_make(self.buckets_of(demand))
-        }
-    }
 }
 
 fn narrow(seats: u64) -> u32 {

@@ -13,15 +13,15 @@
 //! * No admission takes a bucket above its limit, except that a demand wider than a whole limit runs alone in it.
 //! * A demand takes all its seats at once or none: a waiter holds nothing.
 //! * No waiter remains whose buckets all have room, unless one of them is being kept for a waiter that was overtaken too
-//!   often (see `fair_queue.rs`).
+//!   often (see `fair_queue/reservations.rs`).
 //! * Every ticket that was told to wait is admitted, refused or cancelled exactly once.
 //! * Nobody is admitted whose budget has nothing left, and every budget is charged what was spent, once.
 //! * Memory follows what runs and waits, not what was ever seen; what is learned and what is owed is bounded.
 //!
 //! The reading order is that of a request: `settings` and `matching` say what applies, `demand` what is asked, `buckets`
 //! who is counted where, `fair_queue` whose turn it is, `quota` (with `ledger` and `prices`) what it costs, `forecast` and
-//! `return_slots` when to come back, `refusal` how that is said, and `gate` puts them together. `adaptive` moves limits as the
-//! server's load tells. `views`, `outlook` and `last_hour` are what it shows of itself, and `simulation` plays traffic through it.
+//! `return_slots` when to come back, `refusal` how that is said, and `gate` puts them together. What prices and forecast learn
+//! is kept in `lessons`. `adaptive` moves limits as the server's load tells. `views`, `outlook` and `last_hour` are what it shows of itself, and `simulation` plays traffic through it.
 #![cfg_attr(
     not(test),
     deny(
@@ -41,6 +41,7 @@ mod forecast;
 mod gate;
 mod last_hour;
 mod ledger;
+mod lessons;
 mod matching;
 mod outlook;
 mod prices;

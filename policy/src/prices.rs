@@ -1,18 +1,11 @@
 //! What requests were seen to cost.
 //!
-//! Costs are learned per repository and shape, like service times (`forecast.rs`), from answers that were delivered whole: one
-//! that broke off says nothing about what one costs. The table is bounded and forgets what was not taught for longest, as names
-//! of repositories come from clients.
+//! Costs are learned per repository and shape (`lessons.rs`), like service times, from answers that were delivered whole: one that
+//! broke off says nothing about what one costs.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::sync::Arc;
 
-use crate::{gate::Spent, settings::Resource};
-
-/// As many as there are service times; at about 250 bytes each the table stays well below 1 MiB.
-const MOST: usize = 1024;
+use crate::{gate::Spent, lessons::Lessons, settings::Resource};
 
 /// The weight of the newest observation: after five requests three quarters of the average are from those.
 const NEWEST: f64 = 0.25;
@@ -24,21 +17,11 @@ const LEARNED: [Resource; 3] = [
     Resource::Bytes,
 ];
 
-type Subject = (Arc<str>, &'static str);
+/// In the order of [`LEARNED`]; `None` until one was told.
+type Means = [Option<f64>; 3];
 
 #[derive(Clone, Debug, Default)]
-struct Learned {
-    /// In the order of [`LEARNED`]; `None` until one was told.
-    means: [Option<f64>; 3],
-    taught: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Prices {
-    learned: HashMap<Subject, Learned>,
-    by_age: BTreeMap<u64, Subject>,
-    lessons: u64,
-}
+pub(crate) struct Prices(Lessons<Means>);
 
 impl Prices {
     /// What a request of this repository and shape costs, if one was seen that told.
@@ -48,29 +31,21 @@ impl Prices {
         shape: &'static str,
         resource: Resource,
     ) -> Option<f64> {
-        let learned = self.learned.get(&(repo.clone(), shape))?;
-        let mut means = LEARNED.iter().zip(&learned.means);
+        let means = self.0.get(self.0.find(repo, shape)?)?;
+        let mut means = LEARNED.iter().zip(means);
         *means.find(|(of, _)| **of == resource)?.1
     }
 
     /// Notes what a request of this repository and shape has cost.
     pub(crate) fn learn(&mut self, repo: &Arc<str>, shape: &'static str, spent: &Spent) {
-        let subject = (repo.clone(), shape);
-        self.lessons = self.lessons.saturating_add(1);
-        let learned = self.learned.entry(subject.clone()).or_default();
-        self.by_age.remove(&learned.taught);
-        learned.taught = self.lessons;
-        for (mean, resource) in learned.means.iter_mut().zip(LEARNED) {
-            if let Some(cost) = spent.of(resource) {
-                *mean = Some(mean.map_or(cost, |mean| mean + (cost - mean) * NEWEST));
+        let costs = LEARNED.map(|resource| spent.of(resource));
+        self.0.teach(repo, shape, costs, |means| {
+            for (mean, cost) in means.iter_mut().zip(costs) {
+                if let Some(cost) = cost {
+                    *mean = Some(mean.map_or(cost, |mean| mean + (cost - mean) * NEWEST));
+                }
             }
-        }
-        self.by_age.insert(self.lessons, subject);
-        if self.learned.len() > MOST
-            && let Some((_, oldest)) = self.by_age.pop_first()
-        {
-            self.learned.remove(&oldest);
-        }
+        });
     }
 }
 
@@ -105,17 +80,5 @@ mod tests {
         assert_eq!(mean(&prices, Resource::MemorySeconds), None);
         assert_eq!(mean(&prices, Resource::Requests), None);
         assert_eq!(prices.mean(&repo, "shallow", Resource::Bytes), None);
-    }
-
-    #[test]
-    fn the_table_is_bounded_and_drops_what_was_not_taught_for_longest() {
-        let mut prices = Prices::default();
-        let name = |n: usize| -> Arc<str> { format!("r{n}").into() };
-        for n in (0..MOST).chain([0, MOST]) {
-            prices.learn(&name(n), "clone", &bytes(1));
-        }
-        assert_eq!((prices.learned.len(), prices.by_age.len()), (MOST, MOST));
-        let known = |n| prices.mean(&name(n), "clone", Resource::Bytes).is_some();
-        assert!(known(0) && known(2) && !known(1));
     }
 }

@@ -16,7 +16,7 @@ use packgate_policy::{
     Demand, Ended, Event, Gate, Moment, Offer, Per, Quota, RateRange, RefusalWhy, Resource,
     Settings, Spent, Ticket,
 };
-use support::{Random, demand, limit, quota};
+use support::{Random, demand, for_each_seed, limit, quota};
 
 const SEEDS: u64 = 300;
 const STEPS: usize = 400;
@@ -110,8 +110,7 @@ fn settings(random: &mut Random) -> Settings {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
+    fn new(mut random: Random) -> World {
         let settings = settings(&mut random);
         let twin = |quota: &Quota| Twin {
             rate: quota.rate,
@@ -345,23 +344,14 @@ impl World {
 #[test]
 fn money_is_conserved_whatever_happens() {
     let mut refused = 0;
-    for seed in 0..SEEDS {
-        let run = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
-            for _ in 0..STEPS {
-                world.step();
-            }
-            world.wind_down();
-            world.refused
-        });
-        match run {
-            Ok(count) => refused += count,
-            Err(panic) => {
-                eprintln!("the failing seed is {seed}");
-                std::panic::resume_unwind(panic);
-            }
+    for_each_seed(SEEDS, |_, random| {
+        let mut world = World::new(random);
+        for _ in 0..STEPS {
+            world.step();
         }
-    }
+        world.wind_down();
+        refused += world.refused;
+    });
     assert!(
         refused > 1000,
         "only {refused} were refused: nothing was tried"

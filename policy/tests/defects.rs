@@ -11,7 +11,7 @@ use std::{
 };
 
 use packgate_policy::{Ended, Event, Gate, Moment, Offer, Per, Queue, Settings, Ticket};
-use support::{Random, demand, limit};
+use support::{Random, demand, for_each_seed, limit};
 
 const SEEDS: u64 = 64;
 
@@ -269,8 +269,7 @@ fn burst(
 /// Clones of one repository, which may run one at a time, take the seats of all others while they only wait.
 #[test]
 fn a_seat_held_while_waiting_for_another_limit() {
-    for seed in 0..SEEDS {
-        let mut random = Random::new(seed);
+    for_each_seed(SEEDS, |_, mut random| {
         let storm = 8 + random.below(20);
         let mut arrivals = burst(&mut random, "java", storm, 60, 120);
         arrivals.push(Arrival {
@@ -287,18 +286,17 @@ fn a_seat_held_while_waiting_for_another_limit() {
         };
         // One java runs and three wait with a seat each. Behind them stand the rest of the storm, and then tools.
         let waited = tools_waits(&play(naive, &arrivals));
-        assert!(waited > 60 * (storm - 4) - 10, "seed {seed}: {waited} s");
+        assert!(waited > 60 * (storm - 4) - 10, "{waited} s");
         // Three of four seats are free, and so is the repository.
         let waited = tools_waits(&play(TheGate::with(4, 1, true), &arrivals));
-        assert_eq!(waited, 0, "seed {seed}");
-    }
+        assert_eq!(waited, 0);
+    });
 }
 
 /// A burst of one repository stands before everybody who comes after it.
 #[test]
 fn a_hot_key_that_starves_others() {
-    for seed in 0..SEEDS {
-        let mut random = Random::new(seed);
+    for_each_seed(SEEDS, |_, mut random| {
         let storm = 50 + random.below(150);
         let mut arrivals = burst(&mut random, "hot", storm, 20, 40);
         for minute in 1..=5 {
@@ -322,21 +320,17 @@ fn a_hot_key_that_starves_others() {
         };
         // All of the storm is served first, 20 s each at least, by two seats.
         let waited = longest_wait(&play(naive, &arrivals));
-        assert!(
-            waited + 60 > (storm - 2) * 20 / 2,
-            "seed {seed}: {waited} s"
-        );
+        assert!(waited + 60 > (storm - 2) * 20 / 2, "{waited} s");
         // The next seat that comes free, which is at most a clone's time away.
         let waited = longest_wait(&play(TheGate::with(2, 2, true), &arrivals));
-        assert!(waited <= 40, "seed {seed}: {waited} s");
-    }
+        assert!(waited <= 40, "{waited} s");
+    });
 }
 
 /// All who were refused together come back together, find the seats taken by the first of them, and so on.
 #[test]
 fn retries_in_lockstep() {
-    for seed in 0..SEEDS {
-        let mut random = Random::new(seed);
+    for_each_seed(SEEDS, |_, mut random| {
         let storm = 20 + random.below(40);
         let mut arrivals = burst(&mut random, "java", storm, 20, 25);
         for arrival in &mut arrivals {
@@ -354,14 +348,11 @@ fn retries_in_lockstep() {
             |fates: &[Fate]| fates.iter().map(|fate| fate.asked.len() - 1).sum::<usize>();
 
         let naive = play(FixedRetry { free: 2 }, &arrivals);
-        assert_eq!(herd(&naive) as u64, storm - 2, "seed {seed}");
+        assert_eq!(herd(&naive) as u64, storm - 2);
         let gated = play(TheGate::with(2, 2, false), &arrivals);
-        assert_eq!(herd(&gated), 1, "seed {seed}");
+        assert_eq!(herd(&gated), 1);
         // And who comes at a time of his own mostly finds a seat.
         let [naive, gated] = [naive, gated].map(|fates| refusals(&fates));
-        assert!(
-            gated * 3 < naive,
-            "seed {seed}: {gated} refusals, not {naive}"
-        );
-    }
+        assert!(gated * 3 < naive, "{gated} refusals, not {naive}");
+    });
 }

@@ -13,7 +13,7 @@ use packgate_policy::{
     Demand, Ended, Event, Gate, Limit, Moment, Offer, Per, Refusal, RefusalWhy, Settings, Ticket,
 };
 use serde::Deserialize;
-use support::{LimitSpec, Random};
+use support::{LimitSpec, Random, for_each_seed};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -225,8 +225,8 @@ fn the_median_error_is_below_a_quarter_once_ten_clones_were_seen() {
     assert_eq!(all.len(), 20);
     for traffic in &all {
         let (mut errors, mut untold) = (Vec::new(), 0);
-        for seed in 0..RUNS {
-            let clones = traffic.clones(&mut Random::new(seed));
+        for_each_seed(RUNS, |_, mut random| {
+            let clones = traffic.clones(&mut random);
             let fates = run(traffic.settings(), &clones, Ended::Served);
             for (clone, fate) in clones.iter().zip(&fates) {
                 if fate.seen < 10 || fate.started == Some(clone.at) {
@@ -243,7 +243,7 @@ fn the_median_error_is_below_a_quarter_once_ten_clones_were_seen() {
                     (None, None) => {}
                 }
             }
-        }
+        });
         errors.sort_by(f64::total_cmp);
         let median = errors[errors.len() / 2];
         println!("{median:.2} of {:5}  {}", errors.len(), traffic.about);
@@ -317,8 +317,8 @@ fn without_forecast(settings: &Settings, clones: &[Clone], fates: &[Fate]) -> Op
 /// How many were refused by forecast and how many were told when they start, and how many of each wrongly.
 fn judge(widths: u64) -> [(usize, usize); 2] {
     let (mut refused, mut told) = ((0, 0), (0, 0));
-    for seed in 0..WORLDS {
-        let (settings, clones) = steady_world(&mut Random::new(seed), widths);
+    for_each_seed(WORLDS, |_, mut random| {
+        let (settings, clones) = steady_world(&mut random, widths);
         let fates = run(settings.clone(), &clones, Ended::Served);
         for (n, fate) in fates.iter().enumerate() {
             let real = || without_forecast(&settings, &clones[..=n], &fates[..=n]);
@@ -330,7 +330,7 @@ fn judge(widths: u64) -> [(usize, usize); 2] {
                 told.1 += usize::from(real() != fate.foretold);
             }
         }
-    }
+    });
     println!("clones up to {widths} wide: refused {refused:?}, told {told:?}");
     [refused, told]
 }

@@ -9,7 +9,9 @@ use packgate_policy::{
     Arrival, Demand, Ended, Level, Limit, Mode, Moment, Per, Queue, Quota, RefusalWhy, Resource,
     Settings, Spent, Weigh, simulate, simulate_known,
 };
-use support::{Random, demand, limit, quota};
+use support::{Random, demand, for_each_seed, limit, quota};
+
+const SEEDS: u64 = 256;
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -238,9 +240,8 @@ fn the_storm_of_two_repositories_goes_as_in_its_scenario() {
     assert!((5200..=5205).contains(&report.makespan.as_secs()));
 }
 
-/// Traffic and a policy of a seed.
-fn traffic(seed: u64) -> (Settings, Vec<Arrival>) {
-    let mut random = Random::new(seed);
+/// Traffic and a policy.
+fn traffic(mut random: Random) -> (Settings, Vec<Arrival>) {
     let mut at = Duration::ZERO;
     let mut arrivals = Vec::new();
     for _ in 0..random.below(300) {
@@ -292,23 +293,16 @@ fn gated(settings: &Settings, arrivals: &[Arrival]) -> u64 {
 
 #[test]
 fn every_request_is_told_once_and_no_work_is_lost_or_made() {
-    for seed in 0..256 {
-        let (settings, arrivals) = traffic(seed);
+    for_each_seed(SEEDS, |_, random| {
+        let (settings, arrivals) = traffic(random);
         let gated = gated(&settings, &arrivals);
         let report = simulate(settings.clone(), &arrivals);
-        assert_eq!(report.gated, gated, "seed {seed}");
-        assert_eq!(report.passed, arrivals.len() as u64 - gated, "seed {seed}");
-        assert_eq!(
-            report.waits.len() as u64 + report.refusals(),
-            gated,
-            "seed {seed}"
-        );
-        assert!(report.waits.is_sorted(), "seed {seed}");
+        assert_eq!(report.gated, gated);
+        assert_eq!(report.passed, arrivals.len() as u64 - gated);
+        assert_eq!(report.waits.len() as u64 + report.refusals(), gated,);
+        assert!(report.waits.is_sorted());
         let timeout = settings.queue.timeout;
-        assert!(
-            report.waits.iter().all(|wait| *wait <= timeout),
-            "seed {seed}"
-        );
+        assert!(report.waits.iter().all(|wait| *wait <= timeout),);
 
         // Where nobody is refused all work is done, whatever the order: seats times time are what was asked for.
         let patient = Settings {
@@ -320,7 +314,7 @@ fn every_request_is_told_once_and_no_work_is_lost_or_made() {
             ..settings
         };
         let served = simulate(patient, &arrivals);
-        assert_eq!(served.refusals(), 0, "seed {seed}");
+        assert_eq!(served.refusals(), 0);
         let asked: f64 = arrivals
             .iter()
             .map(|a| f64::from(a.demand.seats) * a.service.as_secs_f64())
@@ -328,35 +322,35 @@ fn every_request_is_told_once_and_no_work_is_lost_or_made() {
         let asked = if gated == 0 { 0.0 } else { asked };
         assert!(
             (served.seat_seconds - asked).abs() < 1e-6 * asked.max(1.0),
-            "seed {seed}: {} of {asked}",
+            "{} of {asked}",
             served.seat_seconds
         );
-        assert!(report.seat_seconds <= asked + 1e-6, "seed {seed}");
-    }
+        assert!(report.seat_seconds <= asked + 1e-6);
+    });
 }
 
 #[test]
 fn no_limit_is_ever_above_its_seats() {
-    for seed in 0..256 {
-        let (mut settings, mut arrivals) = traffic(seed);
+    for_each_seed(SEEDS, |_, random| {
+        let (mut settings, mut arrivals) = traffic(random);
         arrivals
             .iter_mut()
             .for_each(|a| a.demand.seats = a.demand.seats.min(1));
         settings.limits = vec![limit("all", Per::Global, 3)];
         let report = simulate(settings, &arrivals);
-        assert!(report.most_seats <= 3, "seed {seed}");
+        assert!(report.most_seats <= 3);
         let running = report.timeline.levels().iter().map(|level| level.running);
-        assert!(running.max().unwrap_or(0) <= 3, "seed {seed}");
-    }
+        assert!(running.max().unwrap_or(0) <= 3);
+    });
 }
 
 #[test]
 fn the_same_traffic_twice_is_the_same_report() {
-    for seed in 0..256 {
-        let (settings, arrivals) = traffic(seed);
+    for_each_seed(SEEDS, |_, random| {
+        let (settings, arrivals) = traffic(random);
         let first = simulate(settings.clone(), &arrivals);
-        assert!(simulate(settings, &arrivals) == first, "seed {seed}");
-    }
+        assert!(simulate(settings, &arrivals) == first);
+    });
 }
 
 #[test]

@@ -4,22 +4,26 @@
 //! full each limit is at each arrival. Where something is, they agree as far as what is in force held nobody back; beyond
 //! that the shadow guesses (`gate/shadow.rs` says what), and the rest of the tests bounds how wrong that may be.
 
+#[path = "support/story.rs"]
+mod story;
 #[path = "support/mod.rs"]
 mod support;
-#[path = "support/traffic.rs"]
-mod traffic;
 
 use std::{num::NonZeroU32, time::Duration};
 
 use packgate_policy::{
-    Ended, Limit, LimitView, Match, MatchSpec, Mode, Per, Settings, ShadowDecision,
+    Ended, Limit, LimitView, Match, MatchSpec, Mode, Moment, Per, Settings, ShadowDecision, Spent,
 };
-use support::{Random, limit, only_shape};
-use traffic::{Lasts, play, seconds, traffic};
+use story::{Lasts, Played, Request, Story, kind, play, play_with_few_words};
+use support::{Random, demand, for_each_seed, limit, only_shape};
 
 const SEEDS: u64 = 300;
 
-fn settings(random: &mut Random) -> Settings {
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn some_settings(random: &mut Random) -> Settings {
     let mut limits: Vec<Limit> = Vec::new();
     let pers = [
         ("all", Per::Global, 6),
@@ -59,40 +63,68 @@ fn settings(random: &mut Random) -> Settings {
     settings
 }
 
-/// Says which seed it was that failed.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the failing seed is {}", self.0);
+/// `count` requests in a storm, of three repositories and users and two shapes; every eighth client leaves.
+fn storm(settings: Settings, random: &mut Random, count: usize) -> Story {
+    let mut at = Moment::default();
+    let pace = 500 + random.below(20_000);
+    let mut one = |_| {
+        at = at.saturating_add(Duration::from_millis(random.below(pace)));
+        let user = format!("u{}", random.below(3));
+        let mut demand = demand(
+            &format!("r{}", random.below(3)),
+            (!random.one_in(6)).then_some(&*user),
+        );
+        if random.one_in(3) {
+            demand.shape = "shallow";
         }
-    }
-}
-
-fn for_each_seed(mut check: impl FnMut(u64, &mut Random)) {
-    for seed in 0..SEEDS {
-        let _said = Seed(seed);
-        check(seed, &mut Random::new(seed));
-    }
-}
-
-fn in_shadow(settings: &Settings) -> Settings {
-    Settings {
-        mode: Mode::Shadow,
-        ..settings.clone()
-    }
-}
-
-fn all_in_force(settings: &Settings) -> Settings {
-    let limits = settings.limits.iter().cloned();
-    let in_force = |limit| Limit {
-        shadow: false,
-        ..limit
+        if random.one_in(5) {
+            demand.seats = 1 + random.below(3) as u32;
+        }
+        let long = Duration::from_millis(1 + random.below(40_000));
+        let last = match random.below(16) {
+            0 | 1 => Lasts::Stays(long),
+            2 => Lasts::Runs(long, Ended::Failed),
+            _ => Lasts::Runs(long, Ended::Served),
+        };
+        Request {
+            at,
+            demand,
+            last,
+            spent: Spent::default(),
+            told_after: Duration::ZERO,
+        }
     };
-    Settings {
-        limits: limits.map(in_force).collect(),
-        ..settings.clone()
+    Story {
+        requests: (0..count).map(&mut one).collect(),
+        settings,
+        events: Vec::new(),
+    }
+}
+
+/// A storm in which some of the limits only watch.
+fn partly_watched(random: &mut Random, count: usize) -> Story {
+    let mut settings = some_settings(random);
+    for limit in &mut settings.limits {
+        limit.shadow = random.one_in(2);
+    }
+    storm(settings, random, count)
+}
+
+/// Whether the gate is told the time often or seldom does not matter.
+fn play_either_way(story: &Story, seed: u64) -> Played {
+    match seed.is_multiple_of(2) {
+        true => play(story),
+        false => play_with_few_words(story),
+    }
+}
+
+fn in_shadow(settings: &mut Settings) {
+    settings.mode = Mode::Shadow;
+}
+
+fn all_in_force(settings: &mut Settings) {
+    for limit in &mut settings.limits {
+        limit.shadow = false;
     }
 }
 
@@ -108,13 +140,11 @@ fn how_full(views: &[LimitView]) -> Vec<LimitView> {
 #[test]
 fn a_global_shadow_says_what_an_enforcing_gate_does_to_the_last_digit() {
     let mut said = [0; 4];
-    for_each_seed(|seed, random| {
-        let settings = settings(random);
-        let requests = traffic(random, 150);
-        let real = play(&settings, &requests, true);
-        // Whether it is told the time often or seldom does not matter.
-        let shadow = play(&in_shadow(&settings), &requests, seed.is_multiple_of(2));
-        for (n, request) in requests.iter().enumerate() {
+    for_each_seed(SEEDS, |seed, mut random| {
+        let story = storm(some_settings(&mut random), &mut random, 150);
+        let real = play(&story);
+        let shadow = play_either_way(&story.with(in_shadow), seed);
+        for (n, request) in story.requests.iter().enumerate() {
             let enforced = real.outcomes[n].as_ref();
             assert_eq!(
                 shadow.decisions[n].as_ref(),
@@ -126,46 +156,26 @@ fn a_global_shadow_says_what_an_enforcing_gate_does_to_the_last_digit() {
                 how_full(&real.views[n]),
                 "at the arrival of {n}"
             );
-            match enforced {
-                Some(ShadowDecision::Admitted) => said[0] += 1,
-                Some(ShadowDecision::Queued(_)) => said[1] += 1,
-                Some(ShadowDecision::Refused(..)) => said[2] += 1,
-                Some(ShadowDecision::Left(_)) => said[3] += 1,
-                None => {}
-            }
         }
-        assert!(shadow.at_rest && real.at_rest);
+        for decision in real.outcomes.iter().flatten() {
+            said[kind(decision)] += 1;
+        }
     });
     assert!(said.iter().all(|count| *count > 500), "{said:?}");
 }
 
-/// Some of the limits only watch.
-fn partly(settings: &Settings, random: &mut Random) -> Settings {
-    let mut partly = settings.clone();
-    for limit in &mut partly.limits {
-        limit.shadow = random.one_in(2);
-    }
-    partly
-}
-
 #[test]
 fn a_limit_that_only_watches_changes_nothing() {
-    for_each_seed(|seed, random| {
-        let watching = partly(&settings(random), random);
-        let without = Settings {
-            limits: (watching.limits.iter().filter(|limit| !limit.shadow))
-                .cloned()
-                .collect(),
-            ..watching.clone()
-        };
-        let requests = traffic(random, 150);
-        let played = play(&watching, &requests, seed.is_multiple_of(2));
-        let alone = play(&without, &requests, true);
-        for (n, request) in requests.iter().enumerate() {
+    for_each_seed(SEEDS, |seed, mut random| {
+        let watching = partly_watched(&mut random, 150);
+        let without = watching.with(|settings| settings.limits.retain(|limit| !limit.shadow));
+        let played = play_either_way(&watching, seed);
+        let alone = play(&without);
+        for (n, request) in watching.requests.iter().enumerate() {
             // Where no limit is left nothing is told.
             let expected = alone.outcomes[n]
                 .clone()
-                .or(match without.limits.is_empty() {
+                .or(match without.settings.limits.is_empty() {
                     true => played.outcomes[n]
                         .as_ref()
                         .map(|_| ShadowDecision::Admitted),
@@ -173,24 +183,23 @@ fn a_limit_that_only_watches_changes_nothing() {
                 });
             assert_eq!(played.outcomes[n], expected, "request {n}: {request:?}");
         }
-        assert!(played.at_rest);
     });
 }
 
 #[test]
 fn limits_in_force_that_hold_nobody_back_do_not_matter_to_the_shadow_of_others() {
-    for_each_seed(|seed, random| {
-        let mut watching = partly(&settings(random), random);
-        for limit in watching.limits.iter_mut().filter(|limit| !limit.shadow) {
+    for_each_seed(SEEDS, |seed, mut random| {
+        let mut watching = partly_watched(&mut random, 150);
+        let limits = &mut watching.settings.limits;
+        for limit in limits.iter_mut().filter(|limit| !limit.shadow) {
             limit.seats = NonZeroU32::MAX;
         }
-        let requests = traffic(random, 150);
-        let played = play(&watching, &requests, seed.is_multiple_of(2));
-        if watching.limits.iter().all(|limit| !limit.shadow) {
+        let played = play_either_way(&watching, seed);
+        if watching.settings.limits.iter().all(|limit| !limit.shadow) {
             assert!(played.decisions.iter().all(Option::is_none));
             return;
         }
-        let enforced = play(&all_in_force(&watching), &requests, true);
+        let enforced = play(&watching.with(all_in_force));
         assert_eq!(played.decisions, enforced.outcomes);
     });
 }
@@ -224,14 +233,13 @@ impl Sum {
 fn where_limits_in_force_hold_clones_back_the_verdicts_of_the_others_are_right_within_two_percent()
 {
     let (mut enforced, mut said) = (Sum::default(), Sum::default());
-    for_each_seed(|_, random| {
-        let watching = partly(&settings(random), random);
-        let marks = watching.limits.iter().map(|limit| limit.shadow);
+    for_each_seed(SEEDS, |_, mut random| {
+        let mut watching = partly_watched(&mut random, 300);
+        let marks = watching.settings.limits.iter().map(|limit| limit.shadow);
         if marks.clone().all(|shadow| shadow) || !marks.clone().any(|shadow| shadow) {
             return;
         }
-        let mut requests = traffic(random, 300);
-        for request in &mut requests {
+        for request in &mut watching.requests {
             let repo: u64 = request.demand.repo[1..].parse().unwrap();
             let tenths = 50
                 + 100 * repo
@@ -243,10 +251,10 @@ fn where_limits_in_force_hold_clones_back_the_verdicts_of_the_others_are_right_w
             let long = Duration::from_millis(tenths * (100 + random.below(10)));
             request.last = Lasts::Runs(long, Ended::Served);
         }
-        let real = play(&all_in_force(&watching), &requests, true);
-        let shadow = play(&watching, &requests, true);
+        let real = play(&watching.with(all_in_force));
+        let shadow = play(&watching);
         // Until some of each kind have ended there is nothing to guess by.
-        for n in 50..requests.len() {
+        for n in 50..watching.requests.len() {
             enforced.add(real.outcomes[n].as_ref());
             said.add(shadow.decisions[n].as_ref());
         }

@@ -14,9 +14,9 @@ use std::{
 
 use packgate_policy::{
     Demand, Ended, Event, Gate, Limit, Mode, Moment, Offer, Per, Reading, Readings, RefusalWhy,
-    SeatRange, Settings, Spent, Ticket,
+    Settings, Spent, Ticket,
 };
-use support::{Random, demand, limit, only_shape};
+use support::{Random, demand, for_each_seed, limit, only_shape, some_range};
 
 const SEEDS: u64 = 512;
 const STEPS: usize = 600;
@@ -78,12 +78,8 @@ fn settings(random: &mut Random, widths: u64) -> Settings {
                 ..special
             });
         }
-        let adapts = random.one_in(2).then(|| SeatRange {
-            min: NonZeroU32::MIN,
-            max: NonZeroU32::new(seats + random.below(6) as u32).unwrap(),
-        });
         limits.push(Limit {
-            adapts,
+            adapts: some_range(random, seats),
             ..limit(name, per, seats)
         });
     }
@@ -109,8 +105,7 @@ fn watch_some(settings: &mut Settings, random: &mut Option<Random>) {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
-        let mut random = Random::new(seed);
+    fn new(seed: u64, mut random: Random) -> World {
         let mut watching = seed.is_multiple_of(3).then(|| Random::new(!seed));
         let widths = if seed.is_multiple_of(2) { 1 } else { 4 };
         let mut settings = settings(&mut random, widths);
@@ -613,23 +608,14 @@ impl World {
 #[test]
 fn every_seed_keeps_every_promise() {
     let mut worst = (0, 0);
-    for seed in 0..SEEDS {
-        let run = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
-            for _ in 0..STEPS {
-                world.step();
-            }
-            world.wind_down();
-            world.worst
-        });
-        match run {
-            Ok(overtaken) => worst = worst.max((overtaken, seed)),
-            Err(panic) => {
-                eprintln!("the failing seed is {seed}");
-                std::panic::resume_unwind(panic);
-            }
+    for_each_seed(SEEDS, |seed, random| {
+        let mut world = World::new(seed, random);
+        for _ in 0..STEPS {
+            world.step();
         }
-    }
+        world.wind_down();
+        worst = worst.max((world.worst, seed));
+    });
     println!("most overtaken: {} times, seed {}", worst.0, worst.1);
     assert!(
         worst.0 <= MOST_OVERTAKEN,

@@ -14,6 +14,42 @@ use crate::{
 };
 
 impl Gate {
+    /// How many run.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many may wait; zero where nobody may.
+    pub fn queue_limit(&self) -> usize {
+        let queue = &self.settings.queue;
+        let waits = self.settings.holds_any() && !queue.timeout.is_zero();
+        if waits { queue.max_waiting } else { 0 }
+    }
+
+    /// Whether [`Gate::drain`] was called.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Whether nothing is kept but what was learned and what is owed: nobody runs or waits, everybody is charged, every event was
+    /// fetched, and nobody who was told to come back is still expected.
+    pub fn is_at_rest(&self) -> bool {
+        self.running.is_empty()
+            && self.waiting.is_empty()
+            && self.deadlines.is_empty()
+            && self.events.is_empty()
+            && self.buckets.is_empty()
+            && self.queue.is_empty()
+            && self.slots.is_empty()
+            && self.budgets.is_at_rest()
+            && self.shadow.is_at_rest()
+    }
+
     /// The limits as they stand, in the order of the configuration; one that only watches, as it would be. Cheap enough for
     /// each scrape of metrics: it looks at the buckets, not at who runs or waits.
     pub fn limits(&self) -> Vec<LimitView> {

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 
-use packgate_policy::{Demand, Limit, Match, MatchSpec, Per, Quota, Resource, User};
+use packgate_policy::{Demand, Limit, Match, MatchSpec, Per, Quota, Resource, SeatRange, User};
 use serde::Deserialize;
 
 /// SplitMix64: a seed is a whole run, on every machine and with every version of every dependency.
@@ -59,8 +59,35 @@ impl Random {
     }
 }
 
+/// Says which seed it was that failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the failing seed is {}", self.0);
+        }
+    }
+}
+
+/// Checks the same for each seed below `count`, and says which one it fails for.
+pub fn for_each_seed(count: u64, mut check: impl FnMut(u64, Random)) {
+    for seed in 0..count {
+        let _said = Seed(seed);
+        check(seed, Random::new(seed));
+    }
+}
+
 pub fn limit(name: &str, per: Per, seats: u32) -> Limit {
     Limit::new(name, per, NonZeroU32::new(seats).unwrap())
+}
+
+/// The range of a limit that begins with so many seats, or none.
+pub fn some_range(random: &mut Random, seats: u32) -> Option<SeatRange> {
+    random.one_in(2).then(|| SeatRange {
+        min: NonZeroU32::MIN,
+        max: NonZeroU32::new(seats + random.below(6) as u32).unwrap(),
+    })
 }
 
 /// A budget for all of what it is counted per, of the shapes that have seats; `rate` is per second.
