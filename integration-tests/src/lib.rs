@@ -46,6 +46,7 @@ pub mod scripted;
 pub mod server;
 pub mod shipped;
 pub mod tls;
+pub mod unread;
 pub mod wait;
 
 pub use activation::NotifySocket;

@@ -311,11 +311,14 @@ impl Drop for Job<'_> {
     }
 }
 
+/// What is written, and arrives, in one piece.
+const ONE_PIECE: usize = 32 << 10;
+
 impl Job<'_> {
     /// Writes the end of the answer. The job is over before the last byte can be read: who has read it may send the next
-    /// request at once, and the two would count as two at a time.
+    /// request at once, and the two would count as two at a time. What is small stays in one piece.
     fn end(self, out: &mut Stream, bytes: &[u8]) -> io::Result<()> {
-        let (most, last) = bytes.split_at(bytes.len().saturating_sub(1));
+        let (most, last) = bytes.split_at(bytes.len().saturating_sub(ONE_PIECE));
         out.write_all(most)?;
         drop(self);
         out.write_all(last)

@@ -166,10 +166,11 @@ fn the_log_line_does_not_wait_for_the_seats_and_a_whole_answer_does_not_keep_the
         _ => Reply::Held(held.clone(), b"0008NAK\n".to_vec()),
     });
     let packgate = gate(origin.addr(), "upstream_abort_grace: 1h");
-    for (repo, status) in [("whole", 200), ("broken", 502)] {
+    for (n, (repo, status)) in [("whole", 200), ("broken", 502)].into_iter().enumerate() {
         let answer = packgate.ask(&Request::upload_pack(repo, pkt::clone_v2()));
         assert_eq!(answer.status, status);
         packgate.until_counts(0, 0);
+        packgate.until_logged(n + 1);
     }
     let mut leaves = packgate.connect();
     leaves.send(&Request::upload_pack("held", pkt::clone_v2()));

@@ -155,6 +155,7 @@ fn a_peer_on_a_unix_socket_has_no_address_unless_a_proxy_tells_it() {
         "identity: {trusted_proxies: [10.0.0.0/8]}\n",
     );
     assert_eq!(behind.ask(&request), 200);
+    behind.packgate.until_logged(1);
     assert_eq!(behind.ask(&clone()), 200);
     let log = behind.packgate.until_logged(2);
     assert_eq!(

@@ -181,7 +181,7 @@ fn packs_that_cost_cpu_are_seen_with_the_embedded_server() {
     let dir = tempfile::tempdir().unwrap();
     Sample::Demo.copy_to(dir.path(), "demo.git");
     let hook = dir.path().join("hook");
-    let script = "#!/bin/sh\nn=0; while [ $n -lt 100000 ]; do n=$((n + 1)); done\nexec \"$@\"\n";
+    let script = "#!/bin/sh\nn=0; while [ $n -lt 300000 ]; do n=$((n + 1)); done\nexec \"$@\"\n";
     fs::write(&hook, script).unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
     let config = dir.path().join("gitconfig");

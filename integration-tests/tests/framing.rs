@@ -3,7 +3,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, Shutdown, SocketAddr, TcpListener},
+    net::{Shutdown, SocketAddr, TcpListener},
 };
 
 use packgate_integration_tests::{
@@ -621,7 +621,7 @@ fn early_bytes_behind_an_upgrade_are_refused_before_the_answer() {
     // The server knows of the upgrade already, and has not answered.
     connection.write(SMUGGLED.as_bytes()).unwrap();
     until("packgate to have read them", || {
-        (unread_by(packgate.addr(), &connection) == 0).then_some(())
+        (connection.unread_by(packgate.addr()) == 0).then_some(())
     });
     latch.open();
     assert_explained(
@@ -630,30 +630,6 @@ fn early_bytes_behind_an_upgrade_are_refused_before_the_answer() {
         "early bytes",
     );
     assert_eq!(origin.count(), 1);
-}
-
-/// Bytes of this connection that `server` has received and not read, by the system's table of sockets.
-fn unread_by(server: SocketAddr, connection: &Connection) -> u64 {
-    let Stream::Tcp(stream) = connection.stream() else {
-        panic!("a TCP connection");
-    };
-    let hex = |addr: SocketAddr| match addr.ip() {
-        IpAddr::V4(ip) => format!(
-            "{:08X}:{:04X}",
-            u32::from_le_bytes(ip.octets()),
-            addr.port()
-        ),
-        IpAddr::V6(ip) => panic!("{ip} is in another table"),
-    };
-    let (local, remote) = (hex(server), hex(stream.local_addr().unwrap()));
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let fields = table
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .find(|fields| fields[1] == local && fields[2] == remote)
-        .expect("the server's side of the connection");
-    let (_, unread) = fields[4].split_once(':').expect("two queues");
-    u64::from_str_radix(unread, 16).expect("hex digits")
 }
 
 #[test]

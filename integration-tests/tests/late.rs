@@ -248,7 +248,7 @@ fn a_late_request_waits_for_its_seat_and_then_arrives_byte_for_byte() {
             (&"clone".into(), &"served".into())
         );
         let waited = entry["wait_s"].as_f64().expect("it waited");
-        assert!(waited >= 0.2, "{entry}");
+        assert!(waited > 0.1, "{entry}");
         let seconds = |field: &str| entry[field].as_f64().expect("it was served");
         assert!(
             waited + seconds("first_byte_s") <= seconds("duration_s"),
@@ -325,7 +325,7 @@ fn a_late_wait_is_bounded_by_late_wait_and_the_refusal_says_that_time_is_up() {
     assert!(took >= Duration::from_secs(1), "refused after {took:?}");
     let log = full.packgate.until_logged(1);
     let waited = log[0]["wait_s"].as_f64().expect("it waited");
-    assert!((1.0..30.0).contains(&waited), "{log:?}");
+    assert!((0.5..30.0).contains(&waited), "{log:?}");
     let timeout = [("limit", "all"), ("why", "timeout")];
     let metrics = full.packgate.metrics();
     assert_eq!(metrics.get("packgate_refusals_total", &timeout), 1.0);

@@ -1,9 +1,16 @@
 //! SIGHUP, a changed file and a ConfigMap's swap reload; what is invalid is reported and ignored; nobody is dropped.
 
-use std::{fs, os::unix::fs::symlink, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::symlink,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use packgate_integration_tests::{
-    Connection, Latch, Origin, Packgate, Reply, Request, pkt, until, wait::stays,
+    Connection, Latch, Origin, Packgate, Reply, Request, packgate::binary, pkt, process::signal,
+    until, wait::stays,
 };
 use rustix::process::Signal;
 
@@ -71,6 +78,32 @@ fn a_raised_limit_admits_waiters_at_once_and_a_lowered_one_drops_nobody() {
         assert_eq!(clone.read_response().unwrap().text(), "firstthe rest");
     }
     packgate.until_counts(0, 0);
+}
+
+/// A process that has not asked for SIGHUP is ended by it; this one has asked before anybody can know that it is there.
+#[test]
+fn a_hangup_is_welcome_as_soon_as_the_process_says_that_it_listens() {
+    let scene = Scene::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("packgate.yaml");
+    let listen = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n";
+    fs::write(&file, listen.to_owned() + &scene.config(1)).unwrap();
+    for _ in 0..10 {
+        let mut packgate = Command::new(binary())
+            .args(["serve", "--config"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(packgate.stderr.take().unwrap()).lines();
+        let mut until_said = |words: &str| log.any(|line| line.unwrap().contains(words));
+        assert!(until_said("listening"));
+        signal(packgate.id(), Signal::HUP);
+        assert!(until_said("configuration reloaded"), "it has ended");
+        packgate.kill().unwrap();
+        packgate.wait().unwrap();
+    }
 }
 
 #[test]

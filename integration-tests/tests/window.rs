@@ -82,6 +82,10 @@ fn the_memory_of_all_windows_is_bounded_and_comes_back() {
         for _ in 0..3 {
             let mut connection = packgate.connect();
             connection.write(&bytes[..half]).unwrap();
+            // One after the other: two that find the memory taken at the same time would both pass.
+            until("it to be read", || {
+                (connection.unread_by(packgate.addr()) == 0).then_some(())
+            });
             started.push(connection);
         }
         until("a request that finds the memory taken", || {

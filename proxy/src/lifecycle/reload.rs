@@ -7,6 +7,7 @@
 use std::{
     collections::HashSet,
     fs::File,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -14,7 +15,7 @@ use std::{
 
 use notify::{RecursiveMode, Watcher};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
     time::sleep,
 };
@@ -55,15 +56,18 @@ impl Reloader {
     }
 }
 
-/// Reloads for as long as the process lives.
-pub async fn watch(shared: Arc<Shared>, reloader: Reloader) {
+/// SIGHUP, which ends a process that has not asked for it.
+///
+/// # Errors
+/// The system refuses.
+pub fn hangup() -> io::Result<Signal> {
+    signal(SignalKind::hangup())
+}
+
+/// Reloads for as long as the process lives. `hangup` is asked for before anybody can know that the process is there: whoever
+/// sends it then would end what has just started.
+pub async fn watch(shared: Arc<Shared>, reloader: Reloader, mut hangup: Signal) {
     let Reloader { source, mut known } = reloader;
-    let mut hangup = match signal(SignalKind::hangup()) {
-        Ok(hangup) => hangup,
-        Err(e) => {
-            return tracing::error!(error = %e, "SIGHUP cannot be received: the configuration will not be reloaded");
-        }
-    };
     let (sender, mut changes) = mpsc::channel(1);
     let mut folders = Folders::new(sender.clone());
     let mut certificates: Vec<Seen> = shared.config().files().cloned().collect();

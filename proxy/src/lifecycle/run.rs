@@ -83,7 +83,11 @@ async fn serve(
     telemetry: &telemetry::Guard,
     passed: Passed,
 ) -> Result<(), String> {
-    let stop = drain::StopSignals::new().map_err(|e| format!("signals cannot be received: {e}"))?;
+    let deaf = |e: io::Error| format!("signals cannot be received: {e}");
+    let (stop, hangup) = (
+        drain::StopSignals::new().map_err(deaf)?,
+        reload::hangup().map_err(deaf)?,
+    );
     let before = match (start, &config.control) {
         (Start::TakeOver, Some(socket)) => control::take_over(socket)?,
         _ => None,
@@ -142,7 +146,7 @@ async fn serve(
             shared.manners.clone(),
         ));
     }
-    tokio::spawn(reload::watch(shared.clone(), reloader));
+    tokio::spawn(reload::watch(shared.clone(), reloader, hangup));
     shared.serving();
 
     let (orders, ordered) = mpsc::channel(1);
