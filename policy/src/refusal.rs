@@ -64,8 +64,8 @@ impl fmt::Display for Refusal {
             (Some(budget), RefusalWhy::Quota) => {
                 write!(f, "the budget {budget} is used up")?;
                 if let Some(long) = self.used_up_for {
-                    let minutes = long.as_secs().div_ceil(60);
-                    return write!(f, " for {minutes} minutes; please try again after that.");
+                    let long = about(long);
+                    return write!(f, " for {long}; please try again after that.");
                 }
             }
             (Some(limit), why) => {
@@ -96,6 +96,17 @@ impl fmt::Display for Refusal {
         let seconds = self.retry_after.as_secs();
         let unit = if seconds == 1 { "second" } else { "seconds" };
         write!(f, "; please try again in {seconds} {unit}.")
+    }
+}
+
+/// A time, rounded up, in the unit in which people say it.
+fn about(time: Duration) -> String {
+    let minutes = time.as_secs().div_ceil(60);
+    match minutes {
+        ..=1 => "1 minute".to_owned(),
+        2..=120 => format!("{minutes} minutes"),
+        121..=2880 => format!("{} hours", minutes.div_ceil(60)),
+        _ => format!("{} days", minutes.div_ceil(1440)),
     }
 }
 
@@ -140,15 +151,29 @@ mod tests {
 
     #[test]
     fn a_budget_that_stays_used_up_for_long_says_for_how_long() {
-        let debt = Refusal {
-            limit: Some("egress".into()),
-            used_up_for: Some(Duration::from_secs(54 * 60 - 1)),
-            ..refusal(RefusalWhy::Quota)
-        };
-        assert_eq!(
-            debt.to_string(),
-            "packgate: the budget egress is used up for 54 minutes; please try again after that."
-        );
+        for (minutes, said) in [
+            (1, "1 minute"),
+            (2, "2 minutes"),
+            (54, "54 minutes"),
+            (120, "120 minutes"),
+            (121, "3 hours"),
+            (1097, "19 hours"),
+            (2880, "48 hours"),
+            (2881, "3 days"),
+            (100_000, "70 days"),
+        ] {
+            let debt = Refusal {
+                limit: Some("egress".into()),
+                used_up_for: Some(Duration::from_secs(minutes * 60 - 1)),
+                ..refusal(RefusalWhy::Quota)
+            };
+            assert_eq!(
+                debt.to_string(),
+                format!(
+                    "packgate: the budget egress is used up for {said}; please try again after that."
+                )
+            );
+        }
     }
 
     #[test]

@@ -227,7 +227,7 @@ weigh: {per: cpu_seconds, unit: 60s, max: 4}
         "  1. cpu       100 CPU seconds a minute per repository, 250 CPU seconds saved up at most, for everything \
          (only what takes a seat); until known: clone 20 CPU seconds, shallow 0.5 CPU seconds",
         "  2. egress    about 171MiB a minute in all, 10GiB saved up at most, for repo squareup/** (also what takes no seat)",
-        "  3. requests  10 requests a minute (from 1 requests to 60 requests with the load) per repository, \
+        "  3. requests  10 requests a minute (from 1 request to 60 requests with the load) per repository, \
          10 requests saved up at most, for everything (only what takes a seat)",
         "  4. rare      5 requests a day per user, 5 requests saved up at most, for everything (only what takes a seat) \
          (shadow: only watches)",

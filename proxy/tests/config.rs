@@ -1459,6 +1459,10 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
             "weigh.max",
         ),
         (
+            "limits: [{name: a, per: global, seats: {min: 1, max: 3}}]\nadaptive: {first_byte: {}}\nweigh: {per: bytes, unit: 1GiB, max: 4}",
+            "weigh.max",
+        ),
+        (
             "quotas: [{name: a, per: user, resource: bytes, rate: 1/1s}]\nidentity: {user: [basic]}",
             "identity.user",
         ),
@@ -1512,6 +1516,10 @@ fn what_is_hardly_meant_is_warned_of_and_nothing_else() {
     let fine = "limits: [{name: a, per: global, seats: 9}, {name: b, per: repo, match: {repo: x}, seats: 1}, {name: c, per: repo, seats: 2}, \
                 {name: d, per: user, match: {user: x}, seats: 4}]\nqueue: {timeout: 60s, max_waiting: 5}\ndrain: {delay: 60s}\nadmin: unix:/run/admin";
     assert!(warned(&format!("{trusted}{fine}")).is_empty());
+    let adapts =
+        "limits: [{name: a, per: global, seats: {min: 1, max: 4}}]\nadaptive: {first_byte: {}}\n";
+    let weighed = "weigh: {per: bytes, unit: 1GiB, max: 4}";
+    assert!(warned(&format!("{adapts}{weighed}")).is_empty());
 }
 
 /// Values as YAML writes them, of every kind and where they do not belong.

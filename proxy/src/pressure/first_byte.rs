@@ -5,11 +5,14 @@
 //! streams says as much about the client as about the server.
 //!
 //! Large repositories take longer than small ones, so each time is divided by what is usual for its repository and shape,
-//! and the middle one of the recent ratios is what is told. Usual is what a quiet server needs: the baseline falls fast and
-//! rises slowly, so that a busy hour does not become the new normal. Those whose first byte has not come yet count with the
-//! time they have waited so far; of a server that is stuck there would be no sign else.
+//! and the middle one of the newest ratios is what is told. (All of the last minute was rejected: a fast server answers so
+//! many in it that one which is suddenly ten times slower has to be so for most of a minute before the middle one tells.)
+//! Usual is what a quiet server needs: the baseline falls fast and rises slowly, so that a busy hour does not become the new
+//! normal. Those whose first byte has not come yet count with the time they have waited so far; of a server that is stuck
+//! there would be no sign else.
 
 use std::{
+    cmp::Reverse,
     collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
@@ -25,6 +28,9 @@ const RECENT: Duration = Duration::from_secs(60);
 /// So many at least make a ratio: one repository with a cold cache is no pressure.
 const FEWEST: usize = 3;
 
+/// So many at most, the newest: eight slow ones, and the middle one is slow.
+const NEWEST: usize = 15;
+
 /// So many times of a kind make a baseline.
 const LESSONS: u32 = 3;
 
@@ -35,10 +41,8 @@ const UP: f64 = 1.0 / 64.0;
 /// Nobody feels less than this, and below it everything is noise.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Names come from clients, so both tables are bounded. That is enough for the repositories a fleet hammers, and for a
-/// minute of them.
+/// Names come from clients, so their table is bounded. That is enough for the repositories a fleet hammers.
 const MOST_BASELINES: usize = 1024;
-const MOST_RECENT: usize = 256;
 
 type Subject = (Arc<str>, &'static str);
 
@@ -89,32 +93,35 @@ impl FirstBytes {
                 came: now,
                 ratio,
             });
-            if self.recent.len() > MOST_RECENT {
+            if self.recent.len() > NEWEST {
                 self.recent.pop_front();
             }
         }
         self.learn(subject, took);
     }
 
-    /// The middle of the recent ratios, of those that were asked for since `since`: what came before a limit moved says
+    /// The middle of the newest ratios, of those that were asked for since `since`: what came before a limit moved says
     /// nothing about what it is now. Nothing if there are too few.
     pub(super) fn ratio(&mut self, since: Moment, now: Moment) -> Option<f64> {
         let old = |past: &Past| now.saturating_since(past.came) > RECENT;
         while self.recent.front().is_some_and(old) {
             self.recent.pop_front();
         }
-        let came = self.recent.iter();
-        let came = came
-            .filter(|past| past.asked >= since)
-            .map(|past| past.ratio);
+        let came = self.recent.iter().map(|past| (past.asked, past.ratio));
         let awaited = self.awaited.values().filter_map(|(subject, asked)| {
             let so_far = self.ratio_of(subject, now.saturating_since(*asked))?;
-            (*asked >= since && so_far > 1.0).then_some(so_far)
+            (so_far > 1.0).then_some((*asked, so_far))
         });
-        let mut ratios: Vec<f64> = came.chain(awaited).collect();
-        if ratios.len() < FEWEST {
+        let mut newest: Vec<_> = came
+            .chain(awaited)
+            .filter(|(asked, _)| *asked >= since)
+            .collect();
+        newest.sort_unstable_by_key(|(asked, _)| Reverse(*asked));
+        newest.truncate(NEWEST);
+        if newest.len() < FEWEST {
             return None;
         }
+        let mut ratios: Vec<f64> = newest.into_iter().map(|(_, ratio)| ratio).collect();
         ratios.sort_unstable_by(f64::total_cmp);
         ratios.get(ratios.len() / 2).copied()
     }
@@ -243,6 +250,34 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_has_become_slow_is_told_however_many_it_answered_before() {
+        let mut bytes = taught("java", 1.0);
+        for n in 0..500 {
+            pack(&mut bytes, "java", 100.0 + f64::from(n) / 10.0, 1.0);
+        }
+        for n in 0..7 {
+            pack(&mut bytes, "java", 151.0 + f64::from(n) / 10.0, 9.0);
+        }
+        assert_eq!(bytes.ratio(at(0.0), at(161.0)), Some(1.0));
+        pack(&mut bytes, "java", 152.0, 9.0);
+        let ratio = bytes.ratio(at(0.0), at(161.0)).unwrap();
+        assert!((4.8..=5.0).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn a_server_that_is_stuck_is_told_however_many_it_answered_before() {
+        let mut bytes = taught("java", 1.0);
+        for n in 0..500 {
+            pack(&mut bytes, "java", 100.0 + f64::from(n) / 10.0, 1.0);
+        }
+        for n in 0..8 {
+            bytes.ask(("java".into(), "clone"), at(151.0 + f64::from(n) / 10.0));
+        }
+        let ratio = bytes.ratio(at(0.0), at(155.0)).unwrap();
+        assert!((3.2..=4.0).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
     fn what_was_asked_for_before_a_limit_moved_and_what_is_long_ago_do_not_count() {
         let mut bytes = taught("java", 1.0);
         for from in [100.0, 110.0, 120.0] {
@@ -283,7 +318,7 @@ mod tests {
             }
         }
         assert_eq!(bytes.baselines.len(), MOST_BASELINES);
-        assert_eq!(bytes.recent.len(), MOST_RECENT);
+        assert_eq!(bytes.recent.len(), NEWEST);
         assert!(bytes.awaited.is_empty());
         let last = 3 * MOST_BASELINES - 1;
         assert!(

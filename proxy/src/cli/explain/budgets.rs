@@ -94,11 +94,13 @@ fn prices(quota: &Quota) -> String {
 fn amount(resource: Resource, amount: f64) -> String {
     let unit = match resource {
         Resource::Bytes => return bytes(amount),
-        Resource::CpuSeconds => "CPU seconds",
-        Resource::MemorySeconds => "GiB seconds",
-        Resource::Requests => "requests",
+        Resource::CpuSeconds => "CPU second",
+        Resource::MemorySeconds => "GiB second",
+        Resource::Requests => "request",
     };
-    format!("{} {unit}", (amount * 1000.0).round() / 1000.0)
+    let rounded = (amount * 1000.0).round() / 1000.0;
+    let plural = if rounded == 1.0 { "" } else { "s" };
+    format!("{rounded} {unit}{plural}")
 }
 
 /// In a unit that leaves four digits at most.
@@ -128,6 +130,8 @@ mod tests {
             (Resource::CpuSeconds, 100.0 / 60.0 * 60.0, "100 CPU seconds"),
             (Resource::MemorySeconds, 1.0 / 3.0, "0.333 GiB seconds"),
             (Resource::Requests, 30.0, "30 requests"),
+            (Resource::Requests, 1.0, "1 request"),
+            (Resource::CpuSeconds, 60.0 / 60.0, "1 CPU second"),
         ] {
             assert_eq!(amount(resource, value), said);
         }

@@ -198,11 +198,11 @@ fn traffic(args: &SimulateArgs, config: &Config) -> Result<(String, Vec<Arrival>
 
 fn came(name: &str, arrivals: &[Arrival]) -> String {
     let last = arrivals.last().map_or(Duration::ZERO, |last| last.at.0);
-    format!(
-        "{name}: {} requests within {}\n",
-        arrivals.len(),
-        time(last)
-    )
+    let requests = match arrivals.len() {
+        1 => "1 request".to_owned(),
+        n => format!("{n} requests"),
+    };
+    format!("{name}: {requests} within {}\n", time(last))
 }
 
 fn tell_broken(name: &str, broken: &Broken) {
@@ -229,18 +229,7 @@ fn remarks(config: &Config, arrivals: &[Arrival]) -> String {
         remarks.push_str("budgets that scale keep the rate they start with: the traffic does not tell the server's load\n");
     }
     for limit in &policy.limits {
-        let (known, what) = match limit.per {
-            Per::User => (
-                arrivals.iter().any(|arrival| arrival.demand.user.is_some()),
-                "user",
-            ),
-            Per::Ip => (
-                arrivals.iter().any(|arrival| arrival.demand.ip.is_some()),
-                "address",
-            ),
-            Per::Global | Per::Repo => continue,
-        };
-        if !known {
+        if let Some(what) = unknown(limit.per, arrivals) {
             let name = &limit.name;
             remarks.push_str(&format!(
                 "the limit {name} applies to nobody: the traffic tells no {what}\n"
@@ -248,11 +237,17 @@ fn remarks(config: &Config, arrivals: &[Arrival]) -> String {
         }
     }
     let untold = |resource: &Resource| !arrivals.iter().any(|arrival| tells(arrival, *resource));
-    for quota in policy.quotas.iter().filter(|quota| untold(&quota.resource)) {
+    for quota in &policy.quotas {
         let (name, resource) = (&quota.name, quota.resource.as_str());
-        remarks.push_str(&format!(
-            "the budget {name} is never charged: the traffic tells no {resource}\n"
-        ));
+        if let Some(what) = unknown(quota.per, arrivals) {
+            remarks.push_str(&format!(
+                "the budget {name} applies to nobody: the traffic tells no {what}\n"
+            ));
+        } else if untold(&quota.resource) {
+            remarks.push_str(&format!(
+                "the budget {name} is never charged: the traffic tells no {resource}\n"
+            ));
+        }
     }
     if let Some(weigh) = policy.weigh.filter(|weigh| untold(&weigh.per)) {
         let resource = weigh.per.as_str();
@@ -261,6 +256,16 @@ fn remarks(config: &Config, arrivals: &[Arrival]) -> String {
         ));
     }
     remarks
+}
+
+/// What there would have to be to count by, if nobody of them has it.
+fn unknown(per: Per, arrivals: &[Arrival]) -> Option<&'static str> {
+    let mut demands = arrivals.iter().map(|arrival| &arrival.demand);
+    match per {
+        Per::User if !demands.any(|demand| demand.user.is_some()) => Some("user"),
+        Per::Ip if !demands.any(|demand| demand.ip.is_some()) => Some("address"),
+        _ => None,
+    }
 }
 
 /// Whether this is known of a request.
@@ -318,9 +323,12 @@ adaptive: {cpu: {cgroup: host}}
     }
 
     #[test]
-    fn a_limit_that_applies_to_nobody_is_named() {
+    fn what_applies_to_nobody_is_named() {
         let limits = "\
 limits: [{name: each-ip, per: ip, seats: 1}, {name: each-user, per: user, seats: 1}]
+quotas:
+  - {name: egress, per: user, resource: bytes, rate: 1GiB/1h}
+  - {name: count, per: ip, resource: requests, rate: 100/1m}
 identity: {user: [basic]}
 ";
         let storm: Storm = "2x a@1s".parse().unwrap();
@@ -330,10 +338,19 @@ identity: {user: [basic]}
             "\
 the limit each-ip applies to nobody: the traffic tells no address
 the limit each-user applies to nobody: the traffic tells no user
+the budget egress applies to nobody: the traffic tells no user
+the budget count applies to nobody: the traffic tells no address
 "
         );
         arrivals[0].demand.ip = Some("192.0.2.1".parse().unwrap());
-        assert!(!remarks(&policy(limits), &arrivals).contains("each-ip"));
+        arrivals[0].spent.bytes = 1;
+        assert_eq!(
+            remarks(&policy(limits), &arrivals),
+            "\
+the limit each-user applies to nobody: the traffic tells no user
+the budget egress applies to nobody: the traffic tells no user
+"
+        );
     }
 
     #[test]

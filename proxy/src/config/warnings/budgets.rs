@@ -8,12 +8,14 @@ impl Config {
             return;
         };
         let mut limits = self.policy.limits.iter();
-        if let Some(narrow) = limits.find(|limit| limit.seats < weigh.max) {
+        if let Some(narrow) = limits.find(|limit| limit.most_seats() < weigh.max) {
             warn(
                 "weigh.max".into(),
                 format!(
                     "{} seats are more than the limit `{}` has ({}): such a request runs alone there",
-                    weigh.max, narrow.name, narrow.seats
+                    weigh.max,
+                    narrow.name,
+                    narrow.most_seats()
                 ),
             );
         }
