@@ -8,7 +8,8 @@
 //! and the middle one of the newest ratios is what is told. (All of the last minute was rejected: a fast server answers so
 //! many in it that one which is suddenly ten times slower has to be so for most of a minute before the middle one tells.)
 //! Usual is what a quiet server needs: the baseline falls fast and rises slowly, so that a busy hour does not become the new
-//! normal. Those whose first byte has not come yet count with the time they have waited so far; of a server that is stuck
+//! normal. It rises with time and not with each answer (which was rejected: a storm brings so many slow ones that it would
+//! be normal within seconds). Those whose first byte has not come yet count with the time they have waited so far; of a server that is stuck
 //! there would be no sign else.
 
 use std::{
@@ -34,9 +35,13 @@ const NEWEST: usize = 15;
 /// So many times of a kind make a baseline.
 const LESSONS: u32 = 3;
 
-/// How far a baseline follows a time that is shorter, and one that is longer.
+/// How far a baseline follows a time that is shorter, and at most one that is longer.
 const DOWN: f64 = 1.0 / 4.0;
 const UP: f64 = 1.0 / 64.0;
+
+/// However many are longer, in this time a baseline goes two thirds of the way up to them. A server that has become five
+/// times slower for good no longer counts as pressed after a quarter of an hour, and as calm after two hours.
+const RISE: Duration = Duration::from_secs(4 * 3600);
 
 /// Nobody feels less than this, and below it everything is noise.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -52,6 +57,8 @@ struct Baseline {
     lessons: u32,
     /// Which lesson of all was its last.
     taught: u64,
+    /// When that was.
+    at: Moment,
 }
 
 #[derive(Debug)]
@@ -97,7 +104,7 @@ impl FirstBytes {
                 self.recent.pop_front();
             }
         }
-        self.learn(subject, took);
+        self.learn(subject, took, now);
     }
 
     /// The middle of the newest ratios, of those that were asked for since `since`: what came before a limit moved says
@@ -131,15 +138,23 @@ impl FirstBytes {
         (baseline.lessons >= LESSONS).then(|| took.as_secs_f64() / baseline.seconds)
     }
 
-    fn learn(&mut self, subject: Subject, took: Duration) {
+    fn learn(&mut self, subject: Subject, took: Duration, now: Moment) {
         let seconds = took.max(SHORTEST).as_secs_f64();
         self.lessons = self.lessons.wrapping_add(1);
         let baseline = self.baselines.entry(subject).or_insert(Baseline {
             seconds,
             lessons: 0,
             taught: 0,
+            at: now,
         });
-        let weight = if seconds < baseline.seconds { DOWN } else { UP };
+        let weight = if seconds < baseline.seconds {
+            DOWN
+        } else {
+            now.saturating_since(baseline.at)
+                .div_duration_f64(RISE)
+                .min(UP)
+        };
+        baseline.at = now;
         baseline.seconds += (seconds - baseline.seconds) * weight;
         baseline.lessons = baseline.lessons.saturating_add(1);
         baseline.taught = self.lessons;
@@ -261,7 +276,7 @@ mod tests {
         assert_eq!(bytes.ratio(at(0.0), at(161.0)), Some(1.0));
         pack(&mut bytes, "java", 152.0, 9.0);
         let ratio = bytes.ratio(at(0.0), at(161.0)).unwrap();
-        assert!((4.8..=5.0).contains(&ratio), "{ratio}");
+        assert!((8.9..=9.0).contains(&ratio), "{ratio}");
     }
 
     #[test]
@@ -288,24 +303,39 @@ mod tests {
         assert_eq!(bytes.ratio(at(100.0), at(165.0)), None);
     }
 
-    #[test]
-    fn a_busy_hour_does_not_become_normal_and_a_faster_server_does() {
+    /// What is usual after `packs` of them, of which one comes every `every` seconds.
+    fn usual_after(bytes: &mut FirstBytes, packs: u32, every: f64, took: f64) -> f64 {
         let subject = ("java".into(), "clone");
+        let from = bytes.baselines[&subject].at.0.as_secs_f64();
+        for n in 1..=packs {
+            pack(bytes, "java", from + f64::from(n) * every, took);
+        }
+        bytes.baselines[&subject].seconds
+    }
+
+    #[test]
+    fn neither_a_storm_nor_a_busy_hour_becomes_normal_and_a_slower_server_does() {
         let mut bytes = taught("java", 1.0);
-        for n in 0..30 {
-            pack(&mut bytes, "java", f64::from(n), 4.0);
-        }
-        let busy = bytes.baselines[&subject].seconds;
-        assert!(busy < 2.2, "{busy}");
-        for n in 0..30 {
-            pack(&mut bytes, "java", f64::from(n), 0.5);
-        }
-        let fast = bytes.baselines[&subject].seconds;
+        let storm = usual_after(&mut bytes, 400, 0.25, 11.0);
+        assert!((1.05..1.1).contains(&storm), "{storm}");
+        let mut bytes = taught("java", 1.0);
+        let hour = usual_after(&mut bytes, 3600, 1.0, 5.0);
+        assert!((1.8..1.9).contains(&hour), "{hour}");
+        let mut bytes = taught("java", 1.0);
+        let quarter = usual_after(&mut bytes, 950, 1.0, 5.0);
+        assert!(quarter > 5.0 / 4.0, "no longer pressed: {quarter}");
+        let two_hours = usual_after(&mut bytes, 6200, 1.0, 5.0);
+        assert!(two_hours > 5.0 / 2.0, "calm: {two_hours}");
+        let seldom = usual_after(&mut taught("java", 1.0), 30, 3600.0, 4.0);
+        assert!((2.0..2.2).contains(&seldom), "{seldom}");
+    }
+
+    #[test]
+    fn a_faster_server_becomes_normal_at_once() {
+        let mut bytes = taught("java", 1.0);
+        let fast = usual_after(&mut bytes, 30, 1.0, 0.5);
         assert!((0.5..0.51).contains(&fast), "{fast}");
-        for n in 0..200 {
-            pack(&mut bytes, "java", f64::from(n), 0.001);
-        }
-        let least = bytes.baselines[&subject].seconds;
+        let least = usual_after(&mut bytes, 200, 1.0, 0.001);
         assert!((0.1..0.101).contains(&least), "{least}");
     }
 
