@@ -50,12 +50,17 @@ pub(crate) struct BucketKey {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct BucketId(usize);
+pub(crate) struct BucketId(u32);
 
 impl BucketId {
+    /// There is no memory for more than fit in.
+    fn at(place: usize) -> BucketId {
+        BucketId(u32::try_from(place).unwrap_or(u32::MAX))
+    }
+
     /// Its place among those that there are: small, and used again when it is gone.
     pub(crate) fn place(self) -> usize {
-        self.0
+        usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }
 
@@ -68,7 +73,7 @@ impl Taken {
     pub(crate) fn blocker(&self, set: &BucketSet, seats: u32) -> Option<BucketId> {
         set.iter().find(|id| {
             self.0
-                .get(id.0)
+                .get(id.place())
                 .is_some_and(|(in_use, limit)| !has_room(*in_use, *limit, seats))
         })
     }
@@ -76,7 +81,7 @@ impl Taken {
     /// The widest demand that has room in a bucket.
     pub(crate) fn room(&self, id: BucketId) -> u32 {
         self.0
-            .get(id.0)
+            .get(id.place())
             .map_or(u32::MAX, |(in_use, limit)| room(*in_use, *limit))
     }
 
@@ -90,7 +95,7 @@ impl Taken {
 
     fn change(&mut self, set: &BucketSet, to: impl Fn(u64) -> u64) {
         for id in set.iter() {
-            if let Some((in_use, _)) = self.0.get_mut(id.0) {
+            if let Some((in_use, _)) = self.0.get_mut(id.place()) {
                 *in_use = to(*in_use);
             }
         }
@@ -233,11 +238,11 @@ pub(crate) struct Buckets {
 
 impl Buckets {
     pub(crate) fn get(&self, id: BucketId) -> Option<&Bucket> {
-        self.slab.get(id.0)
+        self.slab.get(id.place())
     }
 
     pub(crate) fn get_mut(&mut self, id: BucketId) -> Option<&mut Bucket> {
-        self.slab.get_mut(id.0)
+        self.slab.get_mut(id.place())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -267,7 +272,7 @@ impl Buckets {
         for (place, (key, seats)) in set.0.iter_mut().zip(keys) {
             let slab = &mut self.slab;
             let id = self.by_key.entry(key).or_insert_with_key(|key| {
-                BucketId(slab.insert(Bucket {
+                BucketId::at(slab.insert(Bucket {
                     key: key.clone(),
                     seats: seats.get(),
                     in_use: 0,
@@ -303,7 +308,7 @@ impl Buckets {
         for (place, bucket) in &mut self.slab {
             if &*bucket.key.limit == limit {
                 bucket.seats = seats.get();
-                resized.push(BucketId(place));
+                resized.push(BucketId::at(place));
             }
         }
         resized
@@ -364,7 +369,7 @@ impl Buckets {
     pub(crate) fn forget_unused(&mut self, set: &BucketSet) {
         for id in set.iter() {
             if self.get(id).is_some_and(Bucket::is_unused)
-                && let Some(bucket) = self.slab.try_remove(id.0)
+                && let Some(bucket) = self.slab.try_remove(id.place())
             {
                 self.by_key.remove(&bucket.key);
             }

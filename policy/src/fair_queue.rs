@@ -25,17 +25,27 @@ pub(crate) use self::{
 };
 use crate::{
     buckets::{BucketId, BucketSet, Buckets},
-    units::Ticket,
+    forecast::Known,
+    units::{Moment, Ticket},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FlowId(usize);
 
+/// What is kept of a waiter where it waits: all that `outlook` asks of each, and more often than anybody else asks anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    pub(crate) seats: u32,
+    pub(crate) deadline: Moment,
+    /// Where it is known how long those of its kind last, once one was seen to end.
+    pub(crate) known: Option<Known>,
+}
+
 #[derive(Clone, Debug)]
 struct Flow {
     set: BucketSet,
     /// Never empty. Tickets grow, so the order of the keys is the order of arrival.
-    waiters: BTreeMap<Ticket, u32>,
+    waiters: BTreeMap<Ticket, Waits>,
     turn: Turn,
     parked_on: Option<BucketId>,
     /// How often it was overtaken in each of its buckets since one of it last started.
@@ -46,7 +56,7 @@ impl Flow {
     fn first_seats(&self) -> u32 {
         self.waiters
             .first_key_value()
-            .map_or(0, |(_, seats)| *seats)
+            .map_or(0, |(_, waits)| waits.seats)
     }
 }
 
@@ -93,16 +103,17 @@ impl FairQueue {
         buckets: &mut Buckets,
         set: BucketSet,
         ticket: Ticket,
-        seats: u32,
+        waits: Waits,
     ) {
+        let seats = waits.seats;
         buckets.count_waiter(&set, seats);
         if let Some(flow) = self.flow_of_mut(&set) {
-            flow.waiters.insert(ticket, seats);
+            flow.waiters.insert(ticket, waits);
             return;
         }
         let flow = Flow {
             set,
-            waiters: BTreeMap::from([(ticket, seats)]),
+            waiters: BTreeMap::from([(ticket, waits)]),
             turn: self.clock.new_turn(seats),
             parked_on: None,
             overtaken: [0; 4],
@@ -111,6 +122,14 @@ impl FairQueue {
         let id = FlowId(self.flows.insert(flow));
         self.by_set.insert(set, id);
         self.unparked.insert((turn, id));
+    }
+
+    /// It is known from now on how long a waiter will run.
+    pub(crate) fn know(&mut self, set: &BucketSet, ticket: Ticket, known: Option<Known>) {
+        let flow = self.flow_of_mut(set);
+        if let Some(waits) = flow.and_then(|flow| flow.waiters.get_mut(&ticket)) {
+            waits.known = known;
+        }
     }
 
     /// Takes out a waiter that gave up.
@@ -129,7 +148,7 @@ impl FairQueue {
         let Some(flow) = self.flows.get_mut(id.0) else {
             return;
         };
-        let Some(seats) = flow.waiters.remove(&ticket) else {
+        let Some(Waits { seats, .. }) = flow.waiters.remove(&ticket) else {
             return;
         };
         buckets.uncount_waiter(set, seats);
@@ -196,7 +215,7 @@ impl FairQueue {
         for (_, flow) in &self.flows {
             let mut turn = flow.turn;
             let mut before = flow.first_seats();
-            for (ticket, seats) in &flow.waiters {
+            for (ticket, Waits { seats, .. }) in &flow.waiters {
                 turn.tag = turn.tag.saturating_add(seats.saturating_sub(before).into());
                 order.push((turn, *ticket));
                 turn.tag = turn.tag.saturating_add((*seats).into());
@@ -212,12 +231,17 @@ impl FairQueue {
         self.clock
     }
 
-    /// Every flow, in no order: its buckets, its turn, and who waits in it, in order.
-    pub(crate) fn flows(
-        &self,
-    ) -> impl Iterator<Item = (BucketSet, Turn, impl Iterator<Item = (Ticket, u32)>)> {
-        self.flows.iter().map(|(_, flow)| {
-            let waiters = flow.waiters.iter().map(|(ticket, seats)| (*ticket, *seats));
+    /// Every flow: its buckets, its turn, and who waits in it, in order. Those parked on one bucket, for as many seats, come in
+    /// the order of their turns.
+    pub(crate) fn flows<'a>(
+        &'a self,
+        buckets: &'a Buckets,
+    ) -> impl Iterator<Item = (BucketSet, Turn, impl Iterator<Item = (Ticket, Waits)>)> {
+        let parked = buckets.iter().flat_map(|bucket| bucket.parked.iter());
+        let flows = parked.chain(&self.unparked);
+        let flows = flows.filter_map(|(_, id)| self.flows.get(id.0));
+        flows.map(|flow| {
+            let waiters = flow.waiters.iter().map(|(ticket, waits)| (*ticket, *waits));
             (flow.set, flow.turn, waiters)
         })
     }
@@ -257,7 +281,7 @@ impl FairQueue {
         self.drop_seniority(buckets, id);
         self.clock.serve(turn);
         let flow = self.flows.get_mut(id.0)?;
-        let (ticket, seats) = flow.waiters.pop_first()?;
+        let (ticket, Waits { seats, .. }) = flow.waiters.pop_first()?;
         flow.overtaken = [0; 4];
         buckets.uncount_waiter(&flow.set, seats);
         if flow.waiters.is_empty() {

@@ -19,8 +19,8 @@ use crate::{
     adaptive::Adaptive,
     buckets::{BucketId, BucketSet, Buckets, Occupancy},
     demand::Demand,
-    fair_queue::{FairQueue, Turn},
-    forecast::{Forecast, Known},
+    fair_queue::{FairQueue, Turn, Waits},
+    forecast::Forecast,
     last_hour::Refusals,
     quota::Budgets,
     refusal::RefusalWhy,
@@ -45,8 +45,6 @@ struct Waiter {
     set: BucketSet,
     since: Moment,
     deadline: Moment,
-    /// Where it is known how long those of its kind last, once one was seen to end.
-    known: Option<Known>,
     /// When it was expected to start as it arrived, if that was known.
     foretold: Option<Moment>,
 }
@@ -235,9 +233,9 @@ impl Gate {
         // The first lesson of its kind is also the first estimate for those of its kind that run, and for those that wait.
         self.foresight = Foresight::default();
         let known = self.forecast.find(repo, shape);
-        for waiter in self.waiting.values_mut() {
+        for (ticket, waiter) in &self.waiting {
             if waiter.demand.repo == *repo && waiter.demand.shape == shape {
-                waiter.known = known;
+                self.queue.know(&waiter.set, *ticket, known);
             }
         }
         for running in self.running.values_mut() {
@@ -329,11 +327,14 @@ impl Gate {
         self.foresight = Foresight::default();
         let ticket = self.open_tab(&demand);
         let deadline = self.now.saturating_add(patience);
-        self.queue
-            .join(&mut self.buckets, set, ticket, demand.seats);
+        let waits = Waits {
+            seats: demand.seats,
+            deadline,
+            known: self.forecast.find(&demand.repo, demand.shape),
+        };
+        self.queue.join(&mut self.buckets, set, ticket, waits);
         self.deadlines.insert((deadline, ticket));
         let waiter = Waiter {
-            known: self.forecast.find(&demand.repo, demand.shape),
             demand,
             set,
             since: self.now,

@@ -13,7 +13,9 @@
 //! **Nothing is guessed.** Who was never seen to end is not expected to end, and who waits for that is told nothing.
 //!
 //! **Nothing is played that nobody asks for.** The gate is locked meanwhile, and most outlooks are dropped after one answer. So
-//! the play goes on only as far as a newcomer must be led past it.
+//! the play goes on only as far as a newcomer must be led past it. To keep an outlook, and play those on who came to wait since,
+//! was tried and rejected: where it is full somebody is nearly always late, and who is late ends at another moment for each
+//! newcomer.
 
 mod parked;
 mod play;
@@ -44,22 +46,19 @@ pub(crate) struct Waiter {
     pub(crate) service: Option<Duration>,
 }
 
-/// One thing that happens.
+/// One thing that happens: so many seats of a set, which is named by its place among the play's, come free or are taken.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     at: Moment,
+    set: usize,
+    seats: u32,
     what: What,
 }
 
-/// The first number is the place of a set among the play's.
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// So many seats come free.
-    Ends(usize, u32),
-    /// So many seats are taken.
-    Starts(usize, u32, Turn, Ticket),
-    /// Nobody is left of the flow. Whoever comes next of it has this turn, but for its seats.
-    RunsEmpty(usize, Turn),
+    Ends,
+    Starts(Turn, Ticket),
 }
 
 /// The gate as it will be.
@@ -104,31 +103,45 @@ impl Outlook {
         // Its turn comes with its flow's, behind those who wait there already.
         let own = self.play.flow_with(&set);
         let mut turn = own.is_none().then(|| clock.new_turn(seats));
-        let mut now = self.made;
-        for place in 0.. {
-            let Some(step) = self.play.step(place) else {
-                break;
-            };
-            let is_first = |mine: &Turn| match step.what {
-                // Of equal turns its own is the earlier: the play went on counting without it.
-                What::Starts(_, _, other, _) => *mine <= other,
-                What::Ends(..) => true,
-                What::RunsEmpty(..) => false,
-            };
-            if turn.as_ref().is_some_and(is_first) && taken.blocker(&set, seats).is_none() {
-                return now;
+        let mut at = self.made;
+        let mut led_past = 0;
+        loop {
+            if turn.is_none()
+                && let Some(flow) = own
+                && let Some(empty) = self.play.ran_empty(flow, led_past)
+            {
+                turn = Some(empty.turn.passed_on(0, seats));
+                at = at.max(empty.at);
             }
-            now = step.at;
-            match step.what {
-                What::Ends(of, freed) => taken.give_back(&self.play.set(of), freed),
-                What::Starts(of, seats, ..) => taken.take(&self.play.set(of), seats),
-                What::RunsEmpty(of, next) if Some(of) == own => {
-                    turn = Some(next.passed_on(0, seats));
+            let next = self.play.step(led_past);
+            let is_first = |mine: Turn| match next {
+                Some(next) if next.at <= at => match next.what {
+                    // Of equal turns its own is the earlier: the play went on counting without it.
+                    What::Starts(other, _) => mine <= other,
+                    What::Ends => true,
+                },
+                // Whoever else could start by then has started.
+                Some(_) | None => true,
+            };
+            if turn.is_some_and(is_first) && taken.blocker(&set, seats).is_none() {
+                return at;
+            }
+            let Some(next) = next else {
+                if self.play.go_on() {
+                    continue;
                 }
-                What::RunsEmpty(..) => {}
+                return Moment::MAX;
+            };
+            at = next.at;
+            led_past = led_past.saturating_add(1);
+            let other = self.play.set(next.set);
+            match next.what {
+                What::Ends => taken.give_back(&other, next.seats),
+                What::Starts(..) => taken.take(&other, next.seats),
             }
         }
-        let starts = turn.is_some() && taken.blocker(&set, seats).is_none();
-        if starts { now } else { Moment::MAX }
     }
 }
+
+#[cfg(test)]
+mod tests;

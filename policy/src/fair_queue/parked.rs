@@ -37,4 +37,9 @@ impl Parked {
     pub(super) fn first(&self) -> Option<(Turn, FlowId)> {
         self.first_within(u32::MAX)
     }
+
+    /// For as many seats, in the order of their turns.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Turn, FlowId)> {
+        self.by_seats.values().flatten()
+    }
 }

@@ -7,7 +7,7 @@ use crate::{
     adaptive::Readings,
     buckets::{BucketSet, Buckets},
     demand::Demand,
-    fair_queue::FairQueue,
+    fair_queue::{FairQueue, Waits},
     refusal::RefusalWhy,
     settings::{Mode, Settings},
     units::Moment,
@@ -79,8 +79,13 @@ impl Gate {
                 waiter.deadline = waiter.deadline.min(waiter.since.saturating_add(timeout));
             }
             self.deadlines.insert((waiter.deadline, ticket));
+            let waits = Waits {
+                seats: waiter.demand.seats,
+                deadline: waiter.deadline,
+                known: self.forecast.find(&waiter.demand.repo, waiter.demand.shape),
+            };
             self.queue
-                .join(&mut self.buckets, waiter.set, ticket, waiter.demand.seats);
+                .join(&mut self.buckets, waiter.set, ticket, waits);
         }
         self.settle();
     }

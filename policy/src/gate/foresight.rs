@@ -96,17 +96,15 @@ impl Gate {
     /// What is to be expected from `now` on of those who run, and of the waiters `who` are looked at.
     pub(super) fn foresee(&self, now: Moment, who: impl Fn(Ticket) -> bool) -> Play {
         let mut play = Play::new(self.buckets.taken(), self.queue.clock(), now);
+        play.expect(self.running.len(), self.waiting.len());
         self.counted().for_each(|counted| play.runs(counted));
-        for (set, turn, waiters) in self.queue.flows() {
+        for (set, turn, waiters) in self.queue.flows(&self.buckets) {
             let waiters = waiters.filter(|(ticket, _)| who(*ticket));
-            let waiters = waiters.filter_map(|(ticket, seats)| {
-                let waiter = self.waiting.get(&ticket)?;
-                Some(outlook::Waiter {
-                    ticket,
-                    seats,
-                    deadline: waiter.deadline,
-                    service: waiter.known.and_then(|known| self.forecast.time_of(known)),
-                })
+            let waiters = waiters.map(|(ticket, waits)| outlook::Waiter {
+                ticket,
+                seats: waits.seats,
+                deadline: waits.deadline,
+                service: waits.known.and_then(|known| self.forecast.time_of(known)),
             });
             play.wait(set, turn, waiters);
         }

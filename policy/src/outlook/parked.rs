@@ -1,10 +1,15 @@
 //! Flows that are parked, each on one bucket that blocks it, by whose turn it is.
 //!
-//! As in the queue, but of heaps, from which nothing is taken out but the first: a flow that was looked at elsewhere leaves an
-//! entry behind, and who asks says which entries still count. Ordered sets cost four times as much, and nobody needs the rest in
-//! order.
+//! As in the queue, but nothing is taken out but the first: a flow that was looked at elsewhere leaves an entry behind, and
+//! who asks says which entries still count. Ordered sets cost four times as much, and nobody needs the rest in order.
+//!
+//! **Nearly all come in the order of their turns**, for so they wait, and whoever starts is behind them with its next turn. They
+//! stand in a line, which costs nothing to keep in order. Only the rest is in a heap.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
 
 use crate::{buckets::BucketId, fair_queue::Turn};
 
@@ -15,7 +20,41 @@ pub(super) type Entry = (Turn, usize);
 #[derive(Clone, Debug)]
 struct Row {
     seats: u32,
-    flows: BinaryHeap<Reverse<Entry>>,
+    /// In order.
+    line: VecDeque<Entry>,
+    /// Who came before the last one in line.
+    others: BinaryHeap<Reverse<Entry>>,
+}
+
+impl Row {
+    fn of(seats: u32) -> Row {
+        Row {
+            seats,
+            line: VecDeque::new(),
+            others: BinaryHeap::new(),
+        }
+    }
+
+    fn push(&mut self, flow: Entry) {
+        if self.line.back().is_none_or(|last| *last < flow) {
+            self.line.push_back(flow);
+        } else {
+            self.others.push(Reverse(flow));
+        }
+    }
+
+    /// The first that counts. What does not is dropped.
+    fn first(&mut self, counts: impl Fn(Entry) -> bool) -> Option<Entry> {
+        while self.line.front().is_some_and(|first| !counts(*first)) {
+            self.line.pop_front();
+        }
+        let not_counting = |Reverse(first): &Reverse<Entry>| !counts(*first);
+        while self.others.peek().is_some_and(not_counting) {
+            self.others.pop();
+        }
+        let other = self.others.peek().map(|Reverse(first)| *first);
+        self.line.front().copied().into_iter().chain(other).min()
+    }
 }
 
 /// By bucket, and by the seats their first ones ask for: those who need four are not looked at for room for two. There are few
@@ -33,11 +72,12 @@ impl Parked {
             return;
         };
         match rows.iter_mut().find(|row| row.seats == seats) {
-            Some(row) => row.flows.push(Reverse(flow)),
-            None => rows.push(Row {
-                seats,
-                flows: BinaryHeap::from([Reverse(flow)]),
-            }),
+            Some(row) => row.push(flow),
+            None => {
+                let mut row = Row::of(seats);
+                row.push(flow);
+                rows.push(row);
+            }
         }
     }
 
@@ -45,19 +85,15 @@ impl Parked {
     pub(super) fn first(
         &mut self,
         on: BucketId,
-        room: u32,
-        counts: impl Fn(Entry, u32) -> bool,
+        room: impl Fn() -> u32,
+        counts: impl Fn(Entry) -> bool,
     ) -> Option<Entry> {
-        let rows = self.0.get_mut(on.place())?.iter_mut();
-        let firsts = rows.filter(|row| row.seats <= room).filter_map(|row| {
-            while let Some(Reverse(first)) = row.flows.peek() {
-                if counts(*first, row.seats) {
-                    return Some(*first);
-                }
-                row.flows.pop();
-            }
-            None
-        });
-        firsts.min()
+        let rows = self.0.get_mut(on.place())?;
+        if rows.is_empty() {
+            return None;
+        }
+        let room = room();
+        let rows = rows.iter_mut().filter(|row| row.seats <= room);
+        rows.filter_map(|row| row.first(&counts)).min()
     }
 }

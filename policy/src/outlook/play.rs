@@ -26,6 +26,17 @@ struct Flow {
     /// Who is left, as places in `waiters`.
     left: Range<usize>,
     parked_on: Option<BucketId>,
+    empty: Option<Empty>,
+}
+
+/// Nobody is left of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Empty {
+    /// After so many steps.
+    after: usize,
+    pub(super) at: Moment,
+    /// Whoever comes next of it has this turn, but for its seats.
+    pub(super) turn: Turn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,6 +91,16 @@ impl Play {
         }
     }
 
+    /// So many will be told of: memory is asked for once.
+    pub(crate) fn expect(&mut self, running: usize, waiting: usize) {
+        let all = running.saturating_add(waiting);
+        self.sets.reserve(all);
+        self.flows.reserve(waiting);
+        self.waiters.reserve(waiting);
+        // Each starts, and ends.
+        self.steps.reserve(all.saturating_add(waiting));
+    }
+
     /// Somebody runs. Who should have ended before now is expected to end any moment.
     pub(crate) fn runs(&mut self, occupies: &Occupancy) {
         self.is_certain &= occupies.service.is_some();
@@ -114,6 +135,7 @@ impl Play {
             turn,
             left,
             parked_on: None,
+            empty: None,
         });
         self.sets.push(set);
         self.is_next(flow, parked_on);
@@ -124,6 +146,7 @@ impl Play {
         let before = (self.taken.clone(), self.clock);
         let made = self.now;
         self.settle(&BucketSet::default());
+        while self.steps.is_empty() && self.go_on() {}
         Outlook {
             made,
             before,
@@ -138,15 +161,14 @@ impl Play {
         self.settle(&BucketSet::default());
         while self.go_on() {}
         let starts = self.steps.iter().filter_map(|step| match step.what {
-            What::Starts(_, _, _, ticket) => Some((ticket, step.at)),
-            What::Ends(..) | What::RunsEmpty(..) => None,
+            What::Starts(_, ticket) => Some((ticket, step.at)),
+            What::Ends => None,
         });
         starts.collect()
     }
 
-    /// What happens at this place in the order of things.
-    pub(super) fn step(&mut self, place: usize) -> Option<Step> {
-        while self.steps.len() <= place && self.go_on() {}
+    /// What happens at this place in the order of things, if it is played so far.
+    pub(super) fn step(&self, place: usize) -> Option<Step> {
         self.steps.get(place).copied()
     }
 
@@ -155,22 +177,28 @@ impl Play {
         self.sets.get(place).copied().unwrap_or_default()
     }
 
-    /// The place of the set of a flow with these buckets, if there is one.
+    /// The flow with these buckets, if there is one.
     pub(super) fn flow_with(&self, set: &BucketSet) -> Option<usize> {
-        let mut sets = self.flows.iter().map(|flow| flow.set);
-        sets.find(|place| self.set(*place) == *set)
+        let is_own = |flow: &Flow| self.sets.get(flow.set) == Some(set);
+        self.flows.iter().position(is_own)
+    }
+
+    /// Whether nobody is left of a flow after so many steps.
+    pub(super) fn ran_empty(&self, flow: usize, steps: usize) -> Option<Empty> {
+        let empty = self.flows.get(flow)?.empty?;
+        (empty.after <= steps).then_some(empty)
     }
 
     /// The next thing that is foreseen happens. Returns whether there was any.
-    fn go_on(&mut self) -> bool {
+    pub(super) fn go_on(&mut self) -> bool {
         let Some(Reverse((at, _, coming))) = self.coming.pop() else {
             return false;
         };
         self.now = at;
         match coming {
-            Coming::Ends(set, seats) => {
-                self.note(What::Ends(set, seats));
-                let set = self.set(set);
+            Coming::Ends(place, seats) => {
+                self.note(place, seats, What::Ends);
+                let set = self.set(place);
                 self.taken.give_back(&set, seats);
                 self.settle(&set);
             }
@@ -190,23 +218,14 @@ impl Play {
     }
 
     fn next_candidate(&mut self, freed: &BucketSet) -> Option<usize> {
-        let Play {
-            taken,
-            flows,
-            waiters,
-            ..
-        } = self;
+        let Play { taken, flows, .. } = self;
         let parked = freed.iter().filter_map(|on| {
-            let counts = |(turn, id): Entry, seats| {
-                flows.get(id).is_some_and(|flow| {
-                    flow.parked_on == Some(on)
-                        && flow.turn == turn
-                        && flow
-                            .first(waiters)
-                            .is_some_and(|first| first.seats == seats)
-                })
+            // With the seats of its first its turn changes.
+            let counts = |(turn, id): Entry| {
+                let mut flow = flows.get(id).into_iter();
+                flow.any(|flow| flow.parked_on == Some(on) && flow.turn == turn)
             };
-            self.parked.first(on, taken.room(on), counts)
+            self.parked.first(on, || taken.room(on), counts)
         });
         let first = parked.min();
         match self.unparked.peek() {
@@ -242,7 +261,7 @@ impl Play {
         } else {
             self.clock.serve(turn);
             self.taken.take(&set, seats);
-            self.note(What::Starts(place, seats, turn, ticket));
+            self.note(place, seats, What::Starts(turn, ticket));
             if let Some(service) = service {
                 let end = self.now.saturating_add(service);
                 self.foresee(end, ticket, Coming::Ends(place, seats));
@@ -264,8 +283,11 @@ impl Play {
                 self.is_next(id, None);
             }
             None => {
-                let set = flow.set;
-                self.note(What::RunsEmpty(set, turn));
+                flow.empty = Some(Empty {
+                    after: self.steps.len(),
+                    at: self.now,
+                    turn,
+                });
             }
         }
     }
@@ -305,7 +327,13 @@ impl Play {
         self.coming.push(Reverse((at, ticket, what)));
     }
 
-    fn note(&mut self, what: What) {
-        self.steps.push(Step { at: self.now, what });
+    fn note(&mut self, set: usize, seats: u32, what: What) {
+        let at = self.now;
+        self.steps.push(Step {
+            at,
+            set,
+            seats,
+            what,
+        });
     }
 }
