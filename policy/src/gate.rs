@@ -146,7 +146,7 @@ impl Gate {
         if demand.seats == 0 {
             return self.offer_without_seats(&demand);
         }
-        demand.seats = self.budgets.seats(self.settings.weigh.as_ref(), &demand);
+        demand.seats = self.weigh(&demand);
         // A gate that drains says so: the next process starts with full budgets.
         if !self.draining
             && let Some(refusal) = self.refuse_over_budget(&demand)

@@ -65,7 +65,11 @@ fn put_at(tree: &mut Value, path: &str, new: Value) -> Result<(), String> {
             let place = match entries.iter().position(|(name, _)| name == key) {
                 Some(place) => place,
                 None => {
-                    entries.push((key.to_owned(), Value::Map(Vec::new())));
+                    let empty = match key {
+                        "limits" | "quotas" => Value::List(Vec::new()),
+                        _ => Value::Map(Vec::new()),
+                    };
+                    entries.push((key.to_owned(), empty));
                     entries.len() - 1
                 }
             };
@@ -196,11 +200,12 @@ limits:
         ] {
             assert_eq!(with(POLICY, path, "3").unwrap_err(), message);
         }
-        let empty = with("limits: []", "limits.all.seats", "3").unwrap_err();
-        assert_eq!(
-            empty,
-            "limits.all.seats: nothing is named `all` there (there are no names)"
-        );
+        for none in ["limits: []", "upstream: http://git"] {
+            assert_eq!(
+                with(none, "limits.all.seats", "3").unwrap_err(),
+                "limits.all.seats: nothing is named `all` there (there are no names)"
+            );
+        }
     }
 
     #[test]
