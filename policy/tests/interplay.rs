@@ -12,8 +12,8 @@ use packgate_policy::{
     Ended, Limit, Mode, Moment, Per, Quota, RateRange, Reading, Resource, Settings, ShadowDecision,
     Spent, Weigh,
 };
-use story::{Lasts, Request, Story, What, kind, play};
-use support::{Random, demand, for_each_seed, limit, only_shape, quota, some_range};
+use story::{Lasts, Request, Story, What, play, tally};
+use support::{Random, for_each_seed, limit, only_shape, quota, some_demand, some_range};
 
 const SEEDS: u64 = 400;
 
@@ -103,17 +103,7 @@ fn some_settings(random: &mut Random) -> Settings {
 }
 
 fn some_request(random: &mut Random, at: Moment) -> Request {
-    let user = format!("u{}", random.below(3));
-    let mut demand = demand(
-        &format!("r{}", random.below(3)),
-        (!random.one_in(6)).then_some(&*user),
-    );
-    if random.one_in(3) {
-        demand.shape = "shallow";
-    }
-    if random.one_in(5) {
-        demand.seats = some_seats(random, 3);
-    }
+    let mut demand = some_demand(random);
     if random.one_in(5) {
         (demand.shape, demand.seats) = ("incremental", 0);
     }
@@ -186,9 +176,7 @@ fn a_global_shadow_says_what_enforce_does_whatever_happens_meanwhile() {
         for (n, outcome) in enforced.outcomes.iter().enumerate() {
             assert_eq!(&shadow.decisions[n], outcome, "request {n}");
         }
-        for decision in enforced.outcomes.iter().flatten() {
-            said[kind(decision)] += 1;
-        }
+        tally(&mut said, &enforced.outcomes);
     });
     assert!(said.iter().all(|count| *count > 500), "{said:?}");
 }
@@ -262,9 +250,7 @@ fn nothing_is_left_over_however_modes_change_and_however_late_costs_are_told() {
         for request in &mut story.requests {
             request.told_after = millis(&mut Random::new(request.spent.bytes), 60_000);
         }
-        for decision in play(&story).decisions.iter().flatten() {
-            said[kind(decision)] += 1;
-        }
+        tally(&mut said, &play(&story).decisions);
     });
     assert!(said.iter().all(|count| *count > 200), "{said:?}");
 }

@@ -14,8 +14,8 @@ use std::{num::NonZeroU32, time::Duration};
 use packgate_policy::{
     Ended, Limit, LimitView, Match, MatchSpec, Mode, Moment, Per, Settings, ShadowDecision, Spent,
 };
-use story::{Lasts, Played, Request, Story, kind, play, play_with_few_words};
-use support::{Random, demand, for_each_seed, limit, only_shape};
+use story::{Lasts, Played, Request, Story, play, play_with_few_words, tally};
+use support::{Random, for_each_seed, limit, only_shape, some_demand};
 
 const SEEDS: u64 = 300;
 
@@ -69,17 +69,7 @@ fn storm(settings: Settings, random: &mut Random, count: usize) -> Story {
     let pace = 500 + random.below(20_000);
     let mut one = |_| {
         at = at.saturating_add(Duration::from_millis(random.below(pace)));
-        let user = format!("u{}", random.below(3));
-        let mut demand = demand(
-            &format!("r{}", random.below(3)),
-            (!random.one_in(6)).then_some(&*user),
-        );
-        if random.one_in(3) {
-            demand.shape = "shallow";
-        }
-        if random.one_in(5) {
-            demand.seats = 1 + random.below(3) as u32;
-        }
+        let demand = some_demand(random);
         let long = Duration::from_millis(1 + random.below(40_000));
         let last = match random.below(16) {
             0 | 1 => Lasts::Stays(long),
@@ -157,9 +147,7 @@ fn a_global_shadow_says_what_an_enforcing_gate_does_to_the_last_digit() {
                 "at the arrival of {n}"
             );
         }
-        for decision in real.outcomes.iter().flatten() {
-            said[kind(decision)] += 1;
-        }
+        tally(&mut said, &real.outcomes);
     });
     assert!(said.iter().all(|count| *count > 500), "{said:?}");
 }

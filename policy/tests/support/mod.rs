@@ -156,3 +156,19 @@ pub fn demand(repo: &str, user: Option<&str>) -> Demand {
         seats: 1,
     }
 }
+
+/// Of one of three repositories and users, mostly a clone of one seat.
+pub fn some_demand(random: &mut Random) -> Demand {
+    let user = format!("u{}", random.below(3));
+    let mut demand = demand(
+        &format!("r{}", random.below(3)),
+        (!random.one_in(6)).then_some(&*user),
+    );
+    if random.one_in(3) {
+        demand.shape = "shallow";
+    }
+    if random.one_in(5) {
+        demand.seats = 1 + random.below(3) as u32;
+    }
+    demand
+}

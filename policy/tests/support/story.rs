@@ -79,13 +79,16 @@ pub struct Played {
     pub views: Vec<Vec<LimitView>>,
 }
 
-/// Which of the four it is: admitted, queued, refused, left.
-pub fn kind(decision: &ShadowDecision) -> usize {
-    match decision {
-        ShadowDecision::Admitted => 0,
-        ShadowDecision::Queued(_) => 1,
-        ShadowDecision::Refused(..) => 2,
-        ShadowDecision::Left(_) => 3,
+/// Counts how many were admitted, queued, refused, and left.
+pub fn tally(said: &mut [u32; 4], decisions: &[Option<ShadowDecision>]) {
+    for decision in decisions.iter().flatten() {
+        let kind = match decision {
+            ShadowDecision::Admitted => 0,
+            ShadowDecision::Queued(_) => 1,
+            ShadowDecision::Refused(..) => 2,
+            ShadowDecision::Left(_) => 3,
+        };
+        said[kind] += 1;
     }
 }
 
