@@ -250,6 +250,16 @@ impl Settings {
         self.mode != Mode::Off && !(self.limits.is_empty() && self.quotas.is_empty())
     }
 
+    /// Whether the seats of some limit follow what the server can take.
+    pub fn adapts(&self) -> bool {
+        self.limits.iter().any(|limit| limit.adapts.is_some())
+    }
+
+    /// Whether the rate of some budget follows the load.
+    pub fn scales(&self) -> bool {
+        self.quotas.iter().any(|quota| quota.scales.is_some())
+    }
+
     /// Whether a demand passes uncounted, whatever it costs.
     pub(crate) fn exempts(&self, demand: &Demand) -> bool {
         let trusted = demand.user.as_ref().is_some_and(|user| user.trusted);

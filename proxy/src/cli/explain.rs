@@ -226,10 +226,7 @@ fn adaptive(page: &mut Page, config: &Config) {
             ),
         );
     }
-    let policy = &config.policy;
-    if policy.limits.iter().any(|limit| limit.adapts.is_some())
-        || policy.quotas.iter().any(|quota| quota.scales.is_some())
-    {
+    if config.policy.adapts() || config.policy.scales() {
         page.row(
             "simulated",
             "seats and rates stay where they start: recorded traffic does not tell the load",
@@ -422,7 +419,8 @@ fn watching(shadow: bool) -> &'static str {
     }
 }
 
-pub(super) fn count(n: u32, what: &str) -> String {
+pub(super) fn count(n: impl Into<u64>, what: &str) -> String {
+    let n = n.into();
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 

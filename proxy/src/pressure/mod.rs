@@ -190,13 +190,8 @@ pub async fn follow_load(shared: Arc<Shared>) {
     let mut meters = Meters::default();
     loop {
         let config = shared.config();
-        let scales = config
-            .policy
-            .quotas
-            .iter()
-            .any(|quota| quota.scales.is_some());
         match &config.adaptive {
-            Some(adaptive) if scales => {
+            Some(adaptive) if config.policy.scales() => {
                 let load = load(&meters.read(adaptive, &shared.floor).await);
                 shared.floor.scale_budgets(load);
             }

@@ -22,7 +22,7 @@ use std::{
 use clap::{ArgGroup, Args};
 use packgate_policy::{Arrival, Per, Resource, simulate, simulate_known};
 
-use super::{complain, exit, print};
+use super::{complain, exit, explain, print};
 use crate::config::{self, Config, LoadError};
 use setting::Setting;
 use storm::Storm;
@@ -198,10 +198,7 @@ fn traffic(args: &SimulateArgs, config: &Config) -> Result<(String, Vec<Arrival>
 
 fn came(name: &str, arrivals: &[Arrival]) -> String {
     let last = arrivals.last().map_or(Duration::ZERO, |last| last.at.0);
-    let requests = match arrivals.len() {
-        1 => "1 request".to_owned(),
-        n => format!("{n} requests"),
-    };
+    let requests = explain::count(arrivals.len() as u64, "request");
     format!("{name}: {requests} within {}\n", time(last))
 }
 
@@ -222,10 +219,10 @@ fn remarks(config: &Config, arrivals: &[Arrival]) -> String {
     if policy.limits.is_empty() && policy.quotas.is_empty() {
         remarks.push_str("the policy has no limit: nothing is gated\n");
     }
-    if policy.limits.iter().any(|limit| limit.adapts.is_some()) {
+    if policy.adapts() {
         remarks.push_str("limits that adapt keep the seats they start with: the traffic does not tell the server's load\n");
     }
-    if policy.quotas.iter().any(|quota| quota.scales.is_some()) {
+    if policy.scales() {
         remarks.push_str("budgets that scale keep the rate they start with: the traffic does not tell the server's load\n");
     }
     for limit in &policy.limits {
